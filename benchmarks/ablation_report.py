@@ -1,4 +1,4 @@
-"""Measure `ablate report` of a large grid: the size of its compact file, CPU seconds, and memory at its peak.
+"""Measure `ablate report` of a large grid: the size of its table, CPU seconds, and memory at its peak.
 
 python benchmarks/ablation_report.py [--runs 500] [--steps 55] [--folder FOLDER]
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, Primary
-from grpo_verl_ext.ablation.declaration.grid import GridSettings, runs_of
-from grpo_verl_ext.ablation.running.results import RunResult, gathered, read_compact, write_compact
-from grpo_verl_ext.ablation.running.state import State
+from grpo_verl_ext.ablation.declaration import Control, Expectation, Primary
+from grpo_verl_ext.ablation.grid import GridSettings, runs_of
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.table import RunResult, gathered, read_table, write_table
 from grpo_verl_ext.runs.metrics import Metrics
 
-REAL = Path(__file__).parents[1] / "examples/ablations/results/losses_chain_sum/runs.json"
+REAL = Path(__file__).parents[1] / "examples/ablations/results/losses_chain_sum/metrics.parquet"
 VARIANTS = 10
 ACCURACY = "val-core/chain_sum/acc/mean@1"
 
@@ -45,7 +45,7 @@ def settings_of(runs: int, steps: int) -> GridSettings:
 
 def made_up(settings: GridSettings) -> Iterator[tuple[RunResult, Metrics]]:
     """Runs of the grid, with as many digits as real numbers have: most of them are of float32."""
-    real = read_compact(REAL)
+    real = read_table(REAL)
     finished = [run for run in real.runs if run.state is State.FINISHED]
     rng = np.random.default_rng(0)
     for index, run in enumerate(runs_of(settings)):
@@ -57,7 +57,7 @@ def made_up(settings: GridSettings) -> Iterator[tuple[RunResult, Metrics]]:
             steps = range(int(own["step"].iloc[0]), settings.steps + 1)
             for step, value in zip(steps, rng.choice(values, len(steps)).tolist(), strict=True):
                 metrics[step][name] = _varied(value, rng.normal())
-        yield RunResult(run.variant, run.seed, State.FINISHED, like.record, like.samples), metrics
+        yield RunResult(run.variant, run.seed, State.FINISHED, like.record), metrics
 
 
 def _varied(value: float, noise: float) -> float:
@@ -88,9 +88,9 @@ def main() -> None:
         folder = asked.folder or Path(temporary)
         settings = settings_of(asked.runs, asked.steps)
         results = gathered(settings, made_up(settings))
-        write_compact(results, folder / "runs.json")
+        write_table(results, folder / "metrics.parquet")
         reported = subprocess.run(
-            [sys.executable, "-c", REPORT, str(folder / "runs.json"), str(folder / "report")],
+            [sys.executable, "-c", REPORT, str(folder / "metrics.parquet"), str(folder / "report")],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -98,8 +98,8 @@ def main() -> None:
             check=True,
         )
         seconds, memory = reported.stderr.split()[-2:]
-        size = (folder / "runs.json").stat().st_size / 2**20
-        print(f"{asked.runs} runs, {len(results.table):,} numbers: runs.json {size:.1f} MiB")
+        size = (folder / "metrics.parquet").stat().st_size / 2**20
+        print(f"{asked.runs} runs, {len(results.table):,} numbers: metrics.parquet {size:.1f} MiB")
         print(f"report: {seconds} s of CPU, {memory} MiB at its peak")
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation.running.results import Results, read_compact
+from grpo_verl_ext.ablation.table import Results, read_table
 from grpo_verl_ext.utils import plotting
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "examples/ablations/results/learning_rates_chain_sum/runs.json"
+RESULTS = ROOT / "examples/ablations/results/learning_rates_chain_sum/metrics.parquet"
 FILE = ROOT / "docs" / "gvpo_metrics.png"
 Logged = Mapping[str, Any]
 """Metric → its values by step."""
@@ -41,7 +41,7 @@ def plot(axes: Axes, results: Results, value: Callable[[Logged], Any]) -> None:
 
 
 def main() -> None:
-    results = read_compact(RESULTS)
+    results = read_table(RESULTS)
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     for axes, (title, value) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         plot(axes, results, value)

@@ -21,7 +21,7 @@ from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
 
 if TYPE_CHECKING:
-    from grpo_verl_ext.ablation.running.checks import Plugin
+    from grpo_verl_ext.ablation.checks import Plugin
     from grpo_verl_ext.ablation.terminal import Push
 
 
@@ -315,7 +315,7 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
 def _plugin() -> Plugin:
     """What ``ablate`` asks of the plugin, which it does not import."""
     from grpo_verl_ext import preflight
-    from grpo_verl_ext.ablation.running.checks import Plugin
+    from grpo_verl_ext.ablation.checks import Plugin
     from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.usage import own_task
@@ -330,17 +330,17 @@ def _ablate_plan(
     retry_failed: _RetryFailed = False,
     *,
     pilot: Annotated[
-        Path | None, typer.Option(help="Estimate the power from this grid's folder or compact file.")
+        Path | None, typer.Option(help="Estimate the power from this grid's folder or a report's table.")
     ] = None,
     sd: Annotated[
         float | None, typer.Option(help="Compute the power from this SD of paired differences.")
     ] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
-    from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.grid import AblationError, read_grid
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
-        from grpo_verl_ext.ablation.report.plan import Sources
+        from grpo_verl_ext.ablation.plan import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
         settings = read_grid(grid, overrides or [])
@@ -368,7 +368,7 @@ def _ablate_run(
 
     To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
-    from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.grid import AblationError, read_grid
     from grpo_verl_ext.runs.provenance import CheckoutError
 
     with one_message("ablate", AblationError, CheckoutError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
@@ -390,15 +390,10 @@ def _ablate_run(
 def _ablate_report(
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="FOLDER", help="Read a grid's folder, or the file that --compact has written."
-        ),
+        typer.Argument(metavar="FOLDER", help="Read a grid's folder, or the metrics.parquet of its report."),
     ],
     threshold: Annotated[
         float | None, typer.Option(help="Print when each run first reaches this value of the first metric.")
-    ] = None,
-    compact: Annotated[
-        Path | None, typer.Option(help="Write all that the report reads into this one JSON file.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
@@ -409,7 +404,7 @@ def _ablate_report(
     ] = None,
 ) -> None:
     """Compare the finished runs: verdicts, differences paired by seed, intervals, figures."""
-    from grpo_verl_ext.ablation.declaration.grid import AblationError
+    from grpo_verl_ext.ablation.grid import AblationError
     from grpo_verl_ext.utils.errors import TrackerError
 
     errors = (AblationError, TrackerError)
@@ -421,36 +416,7 @@ def _ablate_report(
             from grpo_verl_ext.launch.tracker import pusher
 
             push = pusher(tracker)
-        print_report(source, threshold=threshold, compact=compact, output=output, push=push)
-
-
-@_ablate.command("reproduce")
-def _ablate_reproduce(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="Read a grid's folder, or the file that report --compact has written."
-        ),
-    ],
-    *,
-    run: Annotated[str, typer.Option(help="Train this finished run again: <variant>/seed-<seed>.")],
-    output: Annotated[
-        Path | None, typer.Option(help="Train in this folder instead of one in outputs/reproduced.")
-    ] = None,
-) -> None:
-    """Train one kept run again from its record, and compare start, versions and every metric with it.
-
-    To resume after a kill, run the same command again. Exit status 1: something is not the same to the bit.
-    """
-    from grpo_verl_ext.ablation.declaration.grid import AblationError
-    from grpo_verl_ext.runs.provenance import CheckoutError
-
-    errors = (AblationError, CheckoutError)
-    with one_message("ablate", *errors, extra="ablation", elsewhere="--output <another folder>"):
-        from grpo_verl_ext.ablation.terminal import reproduce
-
-        if not reproduce(source, run, _plugin(), output):
-            raise typer.Exit(1)
+        print_report(source, threshold=threshold, output=output, push=push)
 
 
 @app.command("anatomy")

@@ -47,7 +47,6 @@ def test_the_commands() -> None:
             "ablate",
             "ablate plan",
             "ablate report",
-            "ablate reproduce",
             "ablate run",
             "anatomy",
             "doctor",

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grpo_verl_ext.ablation.report.page import Page
+    from grpo_verl_ext.ablation.page import Page
 
 
 def compare(source: str | Path) -> Page:
     """Compare a grid's finished runs, for a notebook, which shows the report; nothing is written.
 
     Args:
-        source: the grid's folder, or the file that ``grpo-verl-ext ablate report --compact`` has written.
+        source: the grid's folder, or the table, ``metrics.parquet``, of a report of it.
 
     Returns:
         The report: ``.report.analysis.verdicts`` are the verdicts, ``.report.analysis.results.table`` is a
@@ -22,10 +22,10 @@ def compare(source: str | Path) -> Page:
     Raises:
         AblationError: the source cannot be read.
     """
-    from grpo_verl_ext.ablation.report.page import Page
-    from grpo_verl_ext.ablation.report.summary import report_of
-    from grpo_verl_ext.ablation.running.results import read_any
-    from grpo_verl_ext.ablation.statistics.analysis import analyse
+    from grpo_verl_ext.ablation.analysis import analyse
+    from grpo_verl_ext.ablation.page import Page
+    from grpo_verl_ext.ablation.report import report_of
+    from grpo_verl_ext.ablation.table import read_any
 
     results, _ = read_any(Path(source))
     return Page(report_of(analyse(results)))

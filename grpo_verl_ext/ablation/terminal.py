@@ -16,22 +16,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.declaration.kept import check_unchanged, keep_grid, note_beginning
-from grpo_verl_ext.ablation.report.figures import draw
-from grpo_verl_ext.ablation.report.page import write_page
-from grpo_verl_ext.ablation.report.plan import (
-    NO_SOURCES,
-    Sources,
-    declared_starts,
-    print_power,
-    run_until_decided,
-)
-from grpo_verl_ext.ablation.report.summary import Statement, TextTable, report_of, tracked, write_files
-from grpo_verl_ext.ablation.running import checks, inputs
-from grpo_verl_ext.ablation.running.reproduce import Difference, changed, differences, grid_of_one, kept_run
-from grpo_verl_ext.ablation.running.results import COMPACT, read_any, read_results, write_compact
-from grpo_verl_ext.ablation.running.runner import (
+from grpo_verl_ext.ablation import checks, inputs
+from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.figures import draw
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.kept import check_unchanged, keep_grid, note_beginning
+from grpo_verl_ext.ablation.page import write_page
+from grpo_verl_ext.ablation.plan import Sources, declared_starts, print_power, run_until_decided
+from grpo_verl_ext.ablation.report import TextTable, report_of, tracked, write_files
+from grpo_verl_ext.ablation.run import (
     Executor,
     check_clean,
     check_records,
@@ -39,7 +32,7 @@ from grpo_verl_ext.ablation.running.runner import (
     executor_at,
     go,
 )
-from grpo_verl_ext.ablation.running.state import (
+from grpo_verl_ext.ablation.state import (
     Progress,
     RunStatus,
     State,
@@ -48,9 +41,9 @@ from grpo_verl_ext.ablation.running.state import (
     runs_table,
     status_of,
 )
-from grpo_verl_ext.ablation.statistics.analysis import analyse
-from grpo_verl_ext.ablation.statistics.verdicts import missing_control
-from grpo_verl_ext.runs.provenance import git_revision, machine, utc_now, versions
+from grpo_verl_ext.ablation.table import read_any
+from grpo_verl_ext.ablation.verdicts import missing_control
+from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
 
@@ -59,12 +52,7 @@ _WIDTH = 120
 
 
 def print_plan(
-    settings: GridSettings,
-    plugin: checks.Plugin,
-    *,
-    retry_failed: bool,
-    command: str,
-    sources: Sources = NO_SOURCES,
+    settings: GridSettings, plugin: checks.Plugin, *, retry_failed: bool, command: str, sources: Sources
 ) -> None:
     """Compose all runs and list them, and say what a declaration can tell; start nothing.
 
@@ -110,7 +98,13 @@ def run_grid(
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
     configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
-    _prepare_tasks(settings, runs, configs, plugin)
+    tasks = checks.tasks_to_prepare(configs, plugin)
+    if settings.is_declared and tasks:
+        check_clean()
+    for task, seed in tasks:
+        plugin.prepare(task, seed)
+    if settings.is_declared:
+        checks.check_starts(runs, configs, plugin)
     if executor.address is None:  # a cluster has its own devices, files and packages: the job checks them
         checks.check_runs(configs, plugin)
     for line in _which_rays(executor.address, runs):
@@ -128,31 +122,6 @@ def run_grid(
     return finished
 
 
-def _prepare_tasks(
-    settings: GridSettings,
-    runs: Sequence[GridRun],
-    configs: Mapping[str, DictConfig],
-    plugin: checks.Plugin,
-) -> None:
-    """Prepare the embedded tasks; a declared comparison takes a clean checkout and standard starts."""
-    tasks = checks.tasks_to_prepare(configs, plugin)
-    if settings.is_declared and tasks:
-        check_clean()
-    for task, seed in tasks:
-        plugin.prepare(task, seed)
-    if settings.is_declared:
-        checks.check_starts(runs, configs, plugin)
-
-
-def _before_a_declared_run(
-    settings: GridSettings, inputs_of: Callable[[GridRun], Mapping[str, str]], run: GridRun
-) -> None:
-    check_clean(run)
-    check_resumed(run, inputs_of)
-    note_beginning(settings, git_revision(), utc_now())
-    run.training.folder.mkdir(parents=True, exist_ok=True)  # it has begun, though its files are hashed first
-
-
 def _train(
     console: Console,
     settings: GridSettings,
@@ -163,23 +132,29 @@ def _train(
     executor: Executor,
 ) -> bool:
     """Train those of the runs that are to do, and return whether all are finished."""
-    keep = partial(keep_grid, settings)
 
     def inputs_of(run: GridRun) -> Mapping[str, str]:
         return inputs.inputs_of(configs[run.name])
 
-    declared = partial(_before_a_declared_run, settings, inputs_of)
+    def before_each(run: GridRun) -> None:
+        if settings.is_declared:
+            check_clean(run)
+            check_resumed(run, inputs_of)
+            note_beginning(settings, git_revision(), utc_now())
+            run.training.folder.mkdir(
+                parents=True, exist_ok=True
+            )  # it has begun, before its files are hashed
+
     naming = nullcontext() if executor.address is None else _jobs_named_at_the_end(console, runs)
     with naming, Live(console=console, refresh_per_second=2) as live:
-        watched = Progress(live, runs, settings.metrics[0], executor.at_once)
         go(
             Path(settings.folder),
             runs,
-            watched,
+            Progress(live, runs, settings.metrics[0], executor.at_once),
             retry_failed=retry_failed,
             executor=executor,
-            accepted=keep,
-            before_each=declared if settings.is_declared else lambda _: None,
+            accepted=partial(keep_grid, settings),
+            before_each=before_each,
             inputs_of=inputs_of,
         )
         statuses = [status_of(run) for run in runs]
@@ -194,129 +169,39 @@ Push = Callable[[str, str, Mapping[str, Any], Sequence[tuple[int, Mapping[str, f
 
 
 def print_report(
-    source: Path,
-    *,
-    threshold: float | None,
-    compact: Path | None = None,
-    output: Path | None = None,
-    push: Push | None = None,
+    source: Path, *, threshold: float | None, output: Path | None = None, push: Push | None = None
 ) -> None:
     """Compare a grid's finished runs on the terminal and in files.
 
     Args:
-        source: the grid's folder, which takes the files; or its compact file, whose folder takes them.
-        compact: also write this compact file.
+        source: the grid's folder, or the table of a report; the files go into that folder.
         output: take the files into this folder instead.
         push: also send the curves and the verdicts to a tracker.
 
     Raises:
-        AblationError: the source cannot be read, or the compact file not be written.
+        AblationError: the source cannot be read.
     """
     results, of_source = read_any(source)
-    analysis = analyse(results, threshold=threshold)
-    report = report_of(analysis)
+    report = report_of(analyse(results, threshold=threshold))
     console = make_console(at_least=_WIDTH)
-    for line in analysis.missing:
+    for line in report.analysis.missing:
         console.print(line, style="red")
-    for statement in report.statements:
-        console.print(_set_off(statement))
+    for each in report.statements:
+        label = (f"{each.label}:", f"bold white on {each.colour}")
+        console.print(Text.assemble(label, f" {each.sentence}"))
     for line in report.exploratory:
         console.print(line)
     console.print()
     for shown in report.tables:
         console.print(_table_of_text(shown))  # the box ends with a blank line
-    for line in [*report.thresholds, *analysis.warnings]:
+    for line in [*report.thresholds, *report.analysis.warnings]:
         console.print(line)
     folder = output or of_source
     folder.mkdir(parents=True, exist_ok=True)
-    written = [*write_files(report, folder), *draw(report, folder), write_page(report, folder)]
-    if compact is not None:
-        write_compact(analysis.results, compact)
-        written.append(compact)
-    for file in written:
+    for file in [*write_files(report, folder), *draw(report, folder), write_page(report, folder)]:
         console.print(str(file))
     if push is not None:
         push(of_source.resolve().name, "report", *tracked(report))
-
-
-def reproduce(source: Path, name: str, plugin: checks.Plugin, output: Path | None = None) -> bool:
-    """Train one kept run again, or resume that, and say what is the same.
-
-    Args:
-        source: the grid's folder, or its compact file.
-        name: ``<variant>/seed-<seed>``.
-        output: takes the new training; None: ``outputs/reproduced/<name of the grid's folder>``, and one in
-            it for a compact file of another name than ``runs.json``.
-
-    Returns:
-        Whether the start and every number of the training are the same to the bit.
-
-    Raises:
-        AblationError: the run is unknown, or cannot be trained again.
-    """
-    console = make_console(at_least=_WIDTH)
-    results, of_source = read_any(source)
-    kept = kept_run(results, name)
-    own = "" if source.is_dir() or source.name == COMPACT else source.stem
-    folder = output or Path("outputs/reproduced") / of_source.resolve().name / own
-    settings = grid_of_one(results.settings, kept, folder)
-    (run,) = runs = runs_of(settings)
-    configs = checks.compose_runs(runs, plugin)
-    _prepare_tasks(settings, runs, configs, plugin)
-    checks.check_runs(configs, plugin)
-    # a record of an earlier version has the model and the data alone
-    all_inputs = inputs.inputs_of(configs[run.name])
-    known = {key: value for key, value in all_inputs.items() if key in kept.record.inputs}
-    check_resumed(run, lambda _: all_inputs)
-    made_with = changed(
-        kept.record, inputs=known, versions=versions(), revision=git_revision(), machine=machine()
-    )
-    _print_made_with(console, made_with)
-    executor = executor_at(None, 1, console.print)
-    if not _train(console, settings, runs, configs, retry_failed=True, executor=executor):
-        return False
-    found = differences(kept, read_results(folder))
-    _print_differences(console, found, settings.metrics)
-    return known == kept.record.inputs and not any(each.largest for each in found)
-
-
-def _print_made_with(console: Console, changed: Sequence[tuple[str, str, str]]) -> None:
-    """Print what the training is made with now, where that is not what the record has."""
-    if not changed:
-        console.print("model, data, commit, versions and machine are those of the record")
-        return
-    shown = _new_table("what differs from the record", ("", "then", "now"))
-    for row in changed:
-        shown.add_row(*row)
-    console.print(shown)
-
-
-def _print_differences(console: Console, found: Sequence[Difference], metrics: Sequence[str]) -> None:
-    """Print the first metric that differs and the grid's metrics, and count the others."""
-    differing = [each for each in found if each.first is not None]
-    if not differing:
-        console.print(
-            f"all {len(found)} metrics are the same to the bit at every step; those of the machine, such as "
-            f"timing_s/step, were not compared"
-        )
-        return
-    first = min(differing, key=lambda each: each.first or 0)
-    console.print(
-        f"{len(differing)} of {len(found)} metrics differ, first {first.metric} at step {first.first}"
-    )
-    shown = _new_table("largest differences", ("metric", "steps", "first step that differs", "difference"))
-    for each in found:
-        if each.metric in metrics or each is first:
-            begins = "–" if each.first is None else str(each.first)
-            shown.add_row(each.metric, str(each.steps), begins, f"{each.largest:.3g}")
-    console.print(shown)
-
-
-def _new_table(title: str, columns: Sequence[str]) -> Table:
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        shown.add_column(column, overflow="fold")
-    return shown
 
 
 def _print_missing_control(console: Console, settings: GridSettings) -> None:
@@ -352,11 +237,6 @@ def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterato
                 f"job {job.submission_id} continues; run the same command again to watch it. "
                 f"To stop it: {job.stop_command}"
             )
-
-
-def _set_off(statement: Statement) -> Text:
-    label = (f"{statement.label}:", f"bold white on {statement.colour}")
-    return Text.assemble(label, f" {statement.sentence}")
 
 
 def _table_of_text(shown: TextTable) -> Table:

@@ -14,7 +14,18 @@ from inspect import formatannotation
 from keyword import iskeyword
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TextIO,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -363,6 +374,8 @@ def _wrong_type(key: str, value: object, hint: Any) -> str:
     if get_origin(hint) is list:
         typed = "…" if isinstance(value, dict) else value
         return f"{key} is {value!r}; valid is {formatannotation(hint)}. Type: '{key}=[{typed}]'"
+    if get_origin(hint) is Literal:
+        return f"{key} is {value!r}; valid are {', '.join(get_args(hint))}. Type: {key}=<one of them>"
     if hint in _NO_NUMBER:
         return (
             f"{key}: Value {str(value)!r} of type {type(value).__name__!r} could not be converted to "

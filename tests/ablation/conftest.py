@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from grpo_verl_ext import cli
-from grpo_verl_ext.ablation.declaration.comparisons import Expectation, Primary
-from grpo_verl_ext.ablation.declaration.grid import GridSettings
-from grpo_verl_ext.ablation.declaration.kept import keep_grid
-from grpo_verl_ext.ablation.running.checks import Plugin
-from grpo_verl_ext.ablation.running.results import CheckResult, RunResult, gathered
-from grpo_verl_ext.ablation.running.state import State
-from grpo_verl_ext.ablation.statistics.analysis import Analysis
-from grpo_verl_ext.ablation.statistics.measures import bands
-from grpo_verl_ext.ablation.statistics.verdicts import Verdict, VerdictOutcome
+from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation.checks import Plugin
+from grpo_verl_ext.ablation.compare import bands
+from grpo_verl_ext.ablation.declaration import Expectation, Primary
+from grpo_verl_ext.ablation.grid import GridSettings
+from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
+from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
 from grpo_verl_ext.runs.metrics import TRAINED
 
 

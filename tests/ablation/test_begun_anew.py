@@ -10,8 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.running import checks, inputs
-from grpo_verl_ext.ablation.running.results import read_any, read_results, write_compact
+from grpo_verl_ext.ablation import checks, inputs
+from grpo_verl_ext.ablation.table import read_any, read_results, write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
@@ -93,7 +93,7 @@ def test_all_records_removed(grid: Path, removed: str) -> None:
 def test_a_run_goes_on_with_what_it_was_begun_with(
     grid: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "abc")
+    monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
     monkeypatch.setattr(inputs, "inputs_of", lambda config: {"data.train_files": "1"})
     ablate("run", str(grid))
     run = grid.parent / "out" / "b" / "seed-2"
@@ -121,9 +121,9 @@ def test_a_run_that_failed_before_its_first_step_has_the_record_of_the_next_atte
 
     with monkeypatch.context() as patch:
         patch.setattr(VerlRun, "go", fails)
-        patch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "abc")
+        patch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
         assert ablate("run", str(grid))[0] == 1
-    monkeypatch.setattr("grpo_verl_ext.ablation.running.runner.git_revision", lambda: "def")
+    monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "def")
     assert VerlRun.go is trained
     assert ablate("run", str(grid), "--retry-failed")[0] == 0
     records = [json.loads(file.read_text()) for file in (grid.parent / "out").glob("*/*/run.json")]
@@ -145,12 +145,13 @@ def test_a_run_that_was_interrupted_while_its_files_were_read_has_begun(
     assert len(read_results(grid.parent / "out").beginnings) == 1
 
 
-def test_the_compact_file_and_the_report_keep_it(grid: Path, tmp_path: Path) -> None:
+def test_the_table_and_the_report_keep_it(grid: Path, tmp_path: Path) -> None:
     for _ in range(3):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         ablate("run", str(grid))
     results = read_results(tmp_path / "out")
-    write_compact(results, tmp_path / "kept" / "runs.json")
+    (tmp_path / "kept").mkdir()
+    write_table(results, tmp_path / "kept" / "metrics.parquet")
     assert read_any(tmp_path / "kept")[0].beginnings == results.beginnings
     _, printed = ablate("report", str(tmp_path / "kept"))
     assert "the grid was begun 3 times" in printed
@@ -169,18 +170,6 @@ def test_the_declaration_cannot_change_with_the_records_gone(grid: Path, tmp_pat
         assert "held runs, since removed, that were begun with margin: 0.05, and now it is 0.1" in printed
         assert status == 1
     assert ablate("run", str(grid), "margin=0.1", f"folder={tmp_path}/another")[0] == 0
-
-
-def test_notes_of_a_version_whose_comparisons_had_no_measure(grid: Path, tmp_path: Path) -> None:
-    ablate("run", str(grid))
-    shutil.rmtree(tmp_path / "out")
-    file = tmp_path / "out.beginnings.json"
-    notes = json.loads(file.read_text())
-    for each in notes[0]["declared"]["expect"]:
-        del each["measure"]
-    file.write_text(json.dumps(notes))
-    assert ablate("run", str(grid))[0] == 0
-    assert len(read_results(tmp_path / "out").beginnings) == 2
 
 
 def test_a_grid_without_a_declaration_notes_nothing(grid: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.declaration.comparisons import (
+from grpo_verl_ext.ablation.analysis import Analysis, analyse
+from grpo_verl_ext.ablation.declaration import (
     Control,
     Expectation,
     ManipulationCheck,
@@ -22,11 +23,10 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
     Starts,
     VariantPair,
 )
-from grpo_verl_ext.ablation.declaration.grid import GridSettings
-from grpo_verl_ext.ablation.declaration.kept import keep_grid
-from grpo_verl_ext.ablation.running.results import read_any, read_compact, read_results, write_compact
-from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, missing_control
+from grpo_verl_ext.ablation.grid import GridSettings
+from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.table import read_any, read_results, read_table, write_table
+from grpo_verl_ext.ablation.verdicts import VerdictOutcome, missing_control
 from grpo_verl_ext.runs.metrics import TRAINED
 
 SEEDS = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -449,10 +449,10 @@ class TestControlOfAnotherGrid:
         assert (check.variant, check.passed, check.is_control) == ("bad", True, True)
         assert check.sentence.endswith(f"shown (p < 0.0001) (of {other})")
 
-    def test_of_a_compact_file(self, tmp_path: Path, other: Path) -> None:
-        write_compact(read_results(other), tmp_path / "calibration.json")
+    def test_of_a_table(self, tmp_path: Path, other: Path) -> None:
+        write_table(read_results(other), tmp_path / "calibration.parquet")
         shutil.rmtree(other)
-        assert self.judged(tmp_path, tmp_path / "calibration.json").checks[0].passed
+        assert self.judged(tmp_path, tmp_path / "calibration.parquet").checks[0].passed
 
     def test_missed_there(self, tmp_path: Path) -> None:
         write_grid(tmp_path / "calibration", {"bad": around(0.0)}, margin=None)
@@ -490,11 +490,11 @@ class TestControlOfAnotherGrid:
         assert missing.endswith("Type: grpo-verl-ext ablate run <file of that grid>")
         assert missing_control(replace(shown, control=Control("a", "lower"))) is None, "trained with the grid"
 
-    def test_the_compact_file_keeps_it(self, tmp_path: Path, other: Path) -> None:
+    def test_the_table_keeps_it(self, tmp_path: Path, other: Path) -> None:
         analysis = self.judged(tmp_path, other)
-        write_compact(analysis.results, tmp_path / "kept.json")
+        write_table(analysis.results, tmp_path / "kept.parquet")
         shutil.rmtree(other)
-        again = analyse(read_compact(tmp_path / "kept.json"))
+        again = analyse(read_table(tmp_path / "kept.parquet"))
         assert (again.verdicts, again.checks) == (analysis.verdicts, analysis.checks)
 
 
@@ -504,14 +504,14 @@ class TestAnalysis:
         analysis = analyse(read_results(tmp_path))
         assert (analysis.verdicts, analysis.checks) == ([], [])
 
-    def test_the_compact_file_gives_the_same_verdicts(self, grid: Grid, tmp_path: Path) -> None:
+    def test_the_table_gives_the_same_verdicts(self, grid: Grid, tmp_path: Path) -> None:
         analysis = grid(
             {"a": around(0.03)},
             expect=[Expectation("a", "higher")],
             checks=[ManipulationCheck("clip", "mean", 1)],
         )
-        write_compact(analysis.results, tmp_path / "runs.json")
-        again = analyse(read_any(tmp_path / "runs.json")[0])
+        write_table(analysis.results, tmp_path / "kept.parquet")
+        again = analyse(read_any(tmp_path / "kept.parquet")[0])
         assert (again.verdicts, again.checks) == (analysis.verdicts, analysis.checks)
 
     def test_a_primary_that_no_run_logged_is_named(self, grid: Grid) -> None:
@@ -527,7 +527,7 @@ class TestAnalysis:
         analysis = grid(
             {"a": around(0.06)}, expect=[Expectation("a", "higher")], primary=Primary("clip", "second_half")
         )
-        assert {(row.metric, row.measure) for row in analysis.rows} == {
+        assert {(row["metric"], row["measure"]) for row in analysis.rows} == {
             ("clip", "second_half"), ("acc", "final"), ("acc", "best"), ("acc", "area")
         }  # fmt: skip
 

@@ -21,11 +21,11 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import free_ports, ray_head
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.running import runner
-from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected
-from grpo_verl_ext.ablation.running.runner import executor_at, go
-from grpo_verl_ext.ablation.running.state import State, failure_of, noted_job, state_of
+from grpo_verl_ext.ablation import run as runner
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
+from grpo_verl_ext.ablation.run import executor_at, go
+from grpo_verl_ext.ablation.state import State, noted_job, status_of
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -64,7 +64,7 @@ def signs(tmp_path: Path) -> Path:
 def run_named(tmp_path: Path, signs: Path) -> Callable[..., GridRun]:
     def run(name: str, *more: str, wait_for: str = "", status: int = 0) -> GridRun:
         overrides = [f"+name={name}", f"+signs={signs}", f"+wait_for={wait_for}", f"+status={status}", *more]
-        return GridRun((name,), 1, VerlRun(tmp_path / "grid" / name / "seed-1", overrides, steps=2))
+        return GridRun(name, 1, VerlRun(tmp_path / "grid" / name / "seed-1", overrides, steps=2))
 
     return run
 
@@ -117,7 +117,7 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] |
 def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address, client, run_named) -> None:
     run = run_named("a", "+word='it is $HOME; \"so\"'")
     told, failed = submit(tmp_path, [run], cluster(address))
-    assert (told.begun, failed, state_of(run)) == (["a"], [], State.FINISHED)
+    assert (told.begun, failed, status_of(run).state) == (["a"], [], State.FINISHED)
     assert run.training.metrics() == {1: {"score": 1}, 2: {"score": 2, "training/global_step": 2}}
     log = (run.training.folder / "attempt-1.log").read_text()
     arguments = json.loads(next(line for line in log.splitlines() if line.startswith("arguments"))[10:])
@@ -143,8 +143,8 @@ def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
     runs = [run_named("a", status=3), run_named("b")]
     told, failed = submit(tmp_path, runs, cluster(address))
     assert (told.begun, failed) == (["a", "b"], [runs[0]])
-    assert [state_of(run) for run in runs] == [State.FAILED, State.FINISHED]
-    reason = failure_of(runs[0])
+    assert [status_of(run).state for run in runs] == [State.FAILED, State.FINISHED]
+    reason = status_of(runs[0]).reason
     assert "the reason of a\njob grid-a-seed-1-attempt-1-" in reason
     assert "is FAILED: Job entrypoint command failed with exit code 3" in reason
 
@@ -160,14 +160,14 @@ def test_a_stopped_job_has_failed(tmp_path, address, client, run_named) -> None:
     folder = run.training.folder
     told = Told(on_metrics=lambda: client.stop_job(noted_job(folder).submission_id))
     assert submit(tmp_path, [run], cluster(address), told=told)[1] == [run]
-    assert "is STOPPED: " in failure_of(run)
+    assert "is STOPPED: " in status_of(run).reason
 
 
 @pytest.mark.long
 def test_two_at_once_and_not_three(tmp_path, address, run_named) -> None:
     runs = [run_named("a", wait_for="b.begun"), run_named("b", wait_for="a.begun"), run_named("c")]
     told, _ = submit(tmp_path, runs, cluster(address, at_once=2))
-    assert [state_of(run) for run in runs] == [State.FINISHED] * 3, "a and b wait for each other"
+    assert [status_of(run).state for run in runs] == [State.FINISHED] * 3, "a and b wait for each other"
     assert max(told.at_work) == 2
 
 
@@ -181,7 +181,7 @@ def test_the_log_can_be_read_half_way(tmp_path, address, signs, run_named) -> No
             (signs / "go").touch()
 
     submit(tmp_path, [run], cluster(address, log_every=0), told=Told(on_metrics=go_on))
-    assert state_of(run) is State.FINISHED
+    assert status_of(run).state is State.FINISHED
 
 
 @pytest.mark.long
@@ -198,15 +198,15 @@ def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
     finally:
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-    assert [state_of(run) for run in runs] == [State.BEGUN, State.BEGUN, State.WAITING]
+    assert [status_of(run).state for run in runs] == [State.BEGUN, State.BEGUN, State.WAITING]
     (signs / "fail").touch()
     failing = noted_job(runs[1].training.folder).submission_id
     wait_until(lambda: client.get_job_status(failing) is JobStatus.FAILED)
 
     told, failed = submit(tmp_path, runs, cluster(address, 2), told=Told(on_metrics=(signs / "go").touch))
     assert (told.begun, failed) == (["a", "b", "c"], [runs[1]])
-    assert [state_of(run) for run in runs] == [State.FINISHED, State.FAILED, State.FINISHED]
-    assert "the reason of b" in failure_of(runs[1])
+    assert [status_of(run).state for run in runs] == [State.FINISHED, State.FAILED, State.FINISHED]
+    assert "the reason of b" in status_of(runs[1]).reason
     assert len(jobs_of(client, tmp_path)) == 3
     assert [(signs / f"{name}.begun").read_text() for name in "abc"] == ["once\n"] * 3
 
@@ -224,7 +224,7 @@ def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_f
     (signs / "go").touch()
     said: list[str] = []
     submit(tmp_path, runs, cluster(address, say=said.append))
-    assert [state_of(run) for run in runs] == [State.FINISHED, State.FINISHED]
+    assert [status_of(run).state for run in runs] == [State.FINISHED, State.FINISHED]
     assert len([words for words in said if "does not know job of another day" in words]) == 2
     assert [(signs / f"{name}.begun").read_text() for name in "ab"] == ["once\n"] * 2
 
@@ -282,7 +282,7 @@ def test_a_lost_connection_is_said_and_waited_for(tmp_path, address, signs, run_
         submit(tmp_path, [run], cluster(door.address, say=say, pause=0.1), told=Told(on_metrics=shut_once))
     finally:
         door.shut()
-    assert state_of(run) is State.FINISHED
+    assert status_of(run).state is State.FINISHED
     assert [words.partition(" (")[0] for words in said[1:]] == [
         f"no answer from {door.address}",
         f"{door.address} answers again",
@@ -299,7 +299,7 @@ def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes
         submit(tmp_path, [run], lost, told=Told(on_metrics=door.shut))
     (job,) = jobs_of(client, tmp_path)
     assert job.status is JobStatus.RUNNING
-    assert (state_of(run), failure_of(run)) == (State.BEGUN, None)
+    assert (status_of(run).state, status_of(run).reason) == (State.BEGUN, None)
 
     for other in (cluster(address), executor_at(None, 1, print)):
         with pytest.raises(AblationError, match=f"as job {job.submission_id}, which may be running"):
@@ -411,8 +411,8 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
         """
         import sys
         sys.modules["aiohttp"] = None
-        from grpo_verl_ext.ablation.running.runner import executor_at
-        from grpo_verl_ext.ablation.declaration.grid import AblationError
+        from grpo_verl_ext.ablation.run import executor_at
+        from grpo_verl_ext.ablation.grid import AblationError
         try:
             executor_at("http://127.0.0.1:1", 1, print)
         except AblationError as error:

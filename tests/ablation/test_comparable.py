@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, Primary
-from grpo_verl_ext.ablation.declaration.kept import read_kept_grid
-from grpo_verl_ext.ablation.running.results import read_results
-from grpo_verl_ext.ablation.statistics.analysis import analyse
+from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.declaration import Control, Expectation, Primary
+from grpo_verl_ext.ablation.kept import read_kept_grid
+from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
 
 MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
@@ -81,10 +81,12 @@ def test_one_is_named_and_left_out(grid_of, leave, tmp_path: Path, change: dict[
     grid(grid_of, leave, of={("other", 2): change})
     results = read_results(tmp_path)
     assert results.left_out == {("other", 2): why}
-    assert [run.seed for run in results.finished["other"]] == [1, 3]
-    (other,) = (row for row in analyse(results).rows if (row.variant, row.measure) == ("other", "final"))
-    assert other.summary.seeds == 2
-    assert other.summary.mean == (1 + 3) / 2 + len("other")
+    assert results.seeds_of("other") == [1, 3]
+    (other,) = (
+        row for row in analyse(results).rows if (row["variant"], row["measure"]) == ("other", "final")
+    )
+    assert other["seeds"] == 2
+    assert other["mean"] == (1 + 3) / 2 + len("other")
     printed = " ".join(CliRunner().invoke(app, ["ablate", "report", str(tmp_path)]).output.split())
     assert f"other/seed-2 is left out: {why}. To train it again, move its folder away" in printed
 

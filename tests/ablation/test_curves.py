@@ -3,15 +3,16 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from grpo_verl_ext.ablation.report.figures import BELOW, draw, draw_bands, forest
-from grpo_verl_ext.ablation.report.summary import report_of
-from grpo_verl_ext.ablation.running.results import Results, read_results
-from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.statistics.measures import bands
+from grpo_verl_ext.ablation.analysis import Analysis, analyse
+from grpo_verl_ext.ablation.compare import bands
+from grpo_verl_ext.ablation.figures import BELOW, draw, draw_bands, forest
+from grpo_verl_ext.ablation.report import report_of
+from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
 
@@ -30,11 +31,11 @@ def results(tmp_path: Path, grid_of, leave) -> Results:
 def test_bands_are_means_over_the_steps_that_all_seeds_have(results: Results) -> None:
     baseline, other = bands(results, "val/acc")
     assert (baseline.variant, baseline.steps) == ("b", [0, 2])
-    assert [summary.mean for summary in baseline.summaries] == [0.0, 0.5]
-    assert all(summary.low is None for summary in baseline.summaries), "one seed has no interval"
+    assert baseline.mean.tolist() == [0.0, 0.5]
+    assert np.isnan(baseline.low).all(), "one seed has no interval"
     assert (other.variant, other.steps) == ("a", [0, 2])
-    assert [summary.mean for summary in other.summaries] == [0.5, 0.75]
-    assert all(summary.low is not None for summary in other.summaries)
+    assert other.mean.tolist() == [0.5, 0.75]
+    assert np.isfinite([other.low, other.high]).all()
     assert bands(results, "nowhere") == []
 
 

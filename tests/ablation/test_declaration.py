@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.declaration.comparisons import (
+from grpo_verl_ext.ablation.compare import MEASURES
+from grpo_verl_ext.ablation.declaration import (
     DECLARABLE,
     Comparison,
     Control,
@@ -13,9 +14,7 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
     Primary,
     Starts,
 )
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, read_grid
-from grpo_verl_ext.ablation.statistics.measures import MEASURES
-from grpo_verl_ext.ablation.statistics.pairs import difference_of
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_grid
 
 GRID = """
 folder: somewhere
@@ -61,7 +60,7 @@ def test_every_key_is_read(read) -> None:
 
 
 def test_the_baseline_is_filled_in(read) -> None:
-    declared = read("starts={first: 3, most: 4}").declaration
+    declared = read("starts={first: 3, most: 4}")
     assert declared.comparisons == [
         Comparison(("gvpo",), ("grpo",), "higher"),
         Comparison(("ppo",), ("gvpo",), "equal"),
@@ -77,14 +76,14 @@ def test_a_number_and_a_difference_of_differences(read) -> None:
         "{variant: gvpo, against: 1, is: equal}",
         ("{variant: gvpo, minus: {variant: ppo, against: lr1e-3}, is: higher}"),
     )
-    of_number = read_one(read, f"expect=[{number}]", without="starts").declaration
+    of_number = read_one(read, f"expect=[{number}]", without="starts")
     (found,) = of_number.comparisons
-    assert (found.variant, found.against, difference_of(found, {"gvpo": 1.25})) == ("gvpo", "1", 0.25)
+    assert (found.variant, found.against, found.difference({"gvpo": 1.25})) == ("gvpo", "1", 0.25)
     assert of_number.spread_factor == 1
-    (found,) = read_one(read, f"expect=[{interaction}]").declaration.comparisons
+    (found,) = read_one(read, f"expect=[{interaction}]").comparisons
     assert (found.variant, found.against) == ("(gvpo − grpo)", "(ppo − lr1e-3)")
-    assert difference_of(found, {"gvpo": 8.0, "grpo": 4.0, "ppo": 2.0, "lr1e-3": 1.0}) == (8 - 4) - (2 - 1)
-    declared = read_one(read, f"expect=[{interaction}, {{variant: gvpo, is: higher}}]").declaration
+    assert found.difference({"gvpo": 8.0, "grpo": 4.0, "ppo": 2.0, "lr1e-3": 1.0}) == (8 - 4) - (2 - 1)
+    declared = read_one(read, f"expect=[{interaction}, {{variant: gvpo, is: higher}}]")
     assert declared.compared == ["gvpo", "lr1e-3", "grpo", "ppo"]
     assert declared.spread_factor == pytest.approx(2**0.5)
 
@@ -92,7 +91,7 @@ def test_a_number_and_a_difference_of_differences(read) -> None:
 def test_one_pair_by_two_measures(read) -> None:
     """Two comparisons, each with its share of the level; the same measure twice is one comparison."""
     final = "{variant: gvpo, is: higher, measure: final}"
-    declared = read_one(read, f"expect=[{{variant: gvpo, is: higher}}, {final}]").declaration
+    declared = read_one(read, f"expect=[{{variant: gvpo, is: higher}}, {final}]")
     assert [each.number_of(declared.primary).measure for each in declared.comparisons] == ["area", "final"]
     assert declared.level == 0.02
     for wrong, said in (
@@ -106,7 +105,7 @@ def test_one_pair_by_two_measures(read) -> None:
 def test_a_grid_that_declares_nothing_is_read_as_before(read) -> None:
     grid = read(text=GRID)
     assert (grid.primary, grid.expect, grid.control) == (None, [], None)
-    assert grid.declaration.usable == [1, 2, 3, 4, 5, 6]
+    assert grid.usable == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_control_may_be_of_another_grid(read) -> None:
@@ -206,7 +205,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ("control={}", r"control has neither variant nor grid"),
         ("control={variant: ppo, is: lower, grid: x}", r"control has both variant and grid"),
         ("control={variant: x, is: lower}", r"control\.variant has 'x'"),
-        ("control={variant: ppo}", r"control\.is is 'not given'; valid are higher, lower, different"),
+        ("control={variant: ppo}", r"control\.is is not given; valid are higher, lower, different"),
         ("control={variant: ppo, is: equal}", r"control\.is is 'equal'"),
         ("control={variant: grpo, is: lower}", r"control compares grpo with itself"),
         ("control={grid: x, is: lower}", r"control has grid, and also is or against"),

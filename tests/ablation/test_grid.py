@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, read_grid, runs_of
-from grpo_verl_ext.ablation.running import checks
-from grpo_verl_ext.ablation.running.checks import check_runs, compose_runs, tasks_to_prepare
+from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation.checks import check_runs, compose_runs, tasks_to_prepare
+from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
 from grpo_verl_ext.cli import app
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "ablations").glob("*.yaml"))

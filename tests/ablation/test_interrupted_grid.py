@@ -8,15 +8,15 @@ import pandas
 import pytest
 from interrupted import command_line
 
-from grpo_verl_ext.ablation.declaration.grid import read_grid, runs_of
+from grpo_verl_ext.ablation.grid import read_grid, runs_of
 
 STAGES = {
     "it is planned": ("plan", "grpo_verl_ext.verl_plugin.compose:composed"),
     "it is checked": ("run", "grpo_verl_ext.verl_plugin.compose:composed"),
     "a training starts": ("run", "0"),
     "it trains": ("run", "3"),
-    "between two runs": ("run", "grpo_verl_ext.ablation.running.runner:git_revision:2"),
-    "the report is written": ("report", "grpo_verl_ext.ablation.report.page:write_page"),
+    "between two runs": ("run", "grpo_verl_ext.ablation.run:git_revision:2"),
+    "the report is written": ("report", "grpo_verl_ext.ablation.page:write_page"),
 }
 
 

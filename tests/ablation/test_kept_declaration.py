@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.comparisons import (
+from grpo_verl_ext.ablation.declaration import (
     Control,
     Declaration,
     Expectation,
@@ -15,10 +15,10 @@ from grpo_verl_ext.ablation.declaration.comparisons import (
     Primary,
     Starts,
 )
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.declaration.kept import FIXED, GRID, keep_grid
-from grpo_verl_ext.ablation.running.results import read_compact, read_results, write_compact
-from grpo_verl_ext.ablation.running.runner import go
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.kept import FIXED, GRID, keep_grid
+from grpo_verl_ext.ablation.run import go
+from grpo_verl_ext.ablation.table import read_results, read_table, write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
 
@@ -69,7 +69,6 @@ UNDECLARED = {"primary": None, "margin": None, "starts": None, "expect": [], "ch
         ("checks", [], r'checks: \[\{"metric": "clip".*, and now it is \[\]'),
         ("control", Control("bad", "different"), r'control: .*"lower".*now it is .*"different"'),
         ("baseline", ["b"], r'baseline: \["a"\], and now it is \["b"\]'),
-        ("right_above", 0.5, r"right_above: null, and now it is 0\.5"),
         ("base", ["x=1"], r'base: \[\], and now it is \["x=1"\]'),
         ("steps", 3, r"steps: 2, and now it is 3"),
         (
@@ -95,8 +94,7 @@ def test_a_changed_key_is_named_with_both_values(declared, key: str, value: obje
 
 
 def test_no_field_of_a_declaration_is_forgotten() -> None:
-    """Of the others, variants follow from the axes, whose overrides each run's record has."""
-    assert {field.name for field in fields(Declaration) if field.init} - {*FIXED} == {"variants", "seeds"}
+    assert {field.name for field in fields(Declaration) if field.init} - {*FIXED} == {"seeds"}
 
 
 def test_it_cannot_disappear(declared: GridSettings) -> None:
@@ -122,7 +120,7 @@ def test_before_the_first_run_anything_may_change(declared: GridSettings) -> Non
 def test_more_seeds_than_the_declared_starts_use_may_follow(declared: GridSettings) -> None:
     begin(declared)
     keep_grid(replace(declared, seeds=[1, 2, 3, 4, 9]))
-    assert read_results(Path(declared.folder)).settings.declaration.usable == [1, 2, 3, 4]
+    assert read_results(Path(declared.folder)).settings.usable == [1, 2, 3, 4]
 
 
 def test_without_declared_starts_no_seed_may_follow(declared: GridSettings) -> None:
@@ -160,34 +158,15 @@ def test_the_plan_says_it_too(declared: GridSettings, tmp_path: Path) -> None:
 
 
 class TestKeptFiles:
-    def test_the_compact_file_keeps_the_declaration(self, declared: GridSettings, tmp_path: Path) -> None:
+    def test_the_table_keeps_the_declaration(self, declared: GridSettings, tmp_path: Path) -> None:
         keep_grid(declared)
-        write_compact(read_results(Path(declared.folder)), tmp_path / "runs.json")
-        assert read_compact(tmp_path / "runs.json").settings == replace(declared, folder=str(tmp_path))
-
-    @pytest.mark.parametrize("name", [GRID, "runs.json"])
-    def test_a_file_of_the_time_before_declarations_is_read(
-        self, declared, tmp_path: Path, name: str
-    ) -> None:
-        keep_grid(declared)
-        folder = Path(declared.folder)
-        write_compact(read_results(folder), folder / "runs.json")
-        content = json.loads((folder / name).read_text())
-        grid = content if name == GRID else content["grid"]
-        for key in (*UNDECLARED, "alpha"):
-            del grid[key]
-        (folder / name).write_text(json.dumps(content))
-        settings = (read_results(folder) if name == GRID else read_compact(folder / name)).settings
-        assert settings == replace(declared, **UNDECLARED)
+        write_table(read_results(Path(declared.folder)), tmp_path / "metrics.parquet")
+        assert read_table(tmp_path / "metrics.parquet").settings == replace(declared, folder=str(tmp_path))
 
     @pytest.mark.parametrize("change", [{"expect": [{"variant": "x", "is": "higher"}]}, {"margin": "a"}])
-    @pytest.mark.parametrize("name", [GRID, "runs.json"])
-    def test_a_spoiled_declaration_is_refused(self, declared, name: str, change: dict[str, object]) -> None:
+    def test_a_spoiled_declaration_is_refused(self, declared, change: dict[str, object]) -> None:
         keep_grid(declared)
-        folder = Path(declared.folder)
-        write_compact(read_results(folder), folder / "runs.json")
-        content = json.loads((folder / name).read_text())
-        (content if name == GRID else content["grid"]).update(change)
-        (folder / name).write_text(json.dumps(content))
+        file = Path(declared.folder) / GRID
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
         with pytest.raises(AblationError, match="left in place"):
-            read_results(folder) if name == GRID else read_compact(folder / name)
+            read_results(Path(declared.folder))

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 import grpo_verl_ext.config
-from grpo_verl_ext.ablation.declaration.grid import GridSettings, read_grid
-from grpo_verl_ext.ablation.report.summary import report_of, write_files
-from grpo_verl_ext.ablation.running.results import read_compact
-from grpo_verl_ext.ablation.statistics.analysis import analyse
-from grpo_verl_ext.ablation.statistics.measures import curves_of
-
-pytestmark = pytest.mark.long
+from grpo_verl_ext.ablation.analysis import analyse
+from grpo_verl_ext.ablation.compare import curves_of
+from grpo_verl_ext.ablation.grid import GridSettings, read_grid
+from grpo_verl_ext.ablation.report import report_of, write_files
+from grpo_verl_ext.ablation.table import read_table
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
-KEPT = sorted((EXAMPLES / "results").glob("*/runs.json"))
+KEPT = sorted((EXAMPLES / "results").glob("*/metrics.parquet"))
 EARLIER = ("calibration_mixed_before", "calibration_verbose_before")
 """Results of a grid as it was before it changed, whose file is in git's history."""
 
@@ -33,7 +31,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kept in KEPT:
         folders[kept.parent.name] = tmp_path_factory.mktemp(kept.parent.name)
         # All that `ablate report` writes but its pictures, which take most of its time.
-        write_files(report_of(analyse(read_compact(kept))), folders[kept.parent.name])
+        write_files(report_of(analyse(read_table(kept))), folders[kept.parent.name])
     return folders
 
 
@@ -49,7 +47,7 @@ def test_the_report_is_made_anew_and_is_the_same(kept: Path, reports: dict[str, 
 def test_the_grid_beside_it_is_the_one_that_was_run(kept: Path) -> None:
     """In every key: what ran, what is compared, and all that was declared."""
     beside = read_grid(EXAMPLES / f"{kept.parent.name}.yaml").as_dict()
-    assert beside == read_compact(kept).settings.as_dict()
+    assert beside == read_table(kept).settings.as_dict()
     assert beside.keys() == {field.name for field in fields(GridSettings)} - {"folder"}
 
 
@@ -102,7 +100,7 @@ def test_the_family_has_learnt_as_its_table_says() -> None:
 
 def learnt_in(grid: str) -> list[tuple[str, float, float]]:
     """Preset, accuracy before and after 16 steps, of each run."""
-    results = read_compact(EXAMPLES / "results" / grid / "runs.json")
+    results = read_table(EXAMPLES / "results" / grid / "metrics.parquet")
     accuracy = "val-core/chain_sum/acc/mean@1"
     curves = {variant: dict(points) for (variant, _), points in curves_of(results, accuracy).items()}
     return [(run.variant, curves[run.variant][0], curves[run.variant][16]) for run in results.runs]

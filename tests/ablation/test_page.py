@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
-from grpo_verl_ext.ablation.declaration.kept import read_kept_grid
-from grpo_verl_ext.ablation.report.page import as_html, side_by_side, visible, write_page
-from grpo_verl_ext.ablation.report.summary import GREY, OUTCOME_COLOURS, report_of
-from grpo_verl_ext.ablation.running.results import read_results
-from grpo_verl_ext.ablation.statistics.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome
+from grpo_verl_ext.ablation.analysis import Analysis, analyse
+from grpo_verl_ext.ablation.kept import read_kept_grid
+from grpo_verl_ext.ablation.page import as_html, visible, write_page
+from grpo_verl_ext.ablation.report import GREY, OUTCOME_COLOURS, report_of
+from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.verdicts import VerdictOutcome
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"
@@ -28,7 +28,7 @@ HOSTILE = (
 @pytest.fixture
 def folder(tmp_path: Path, grid_of, leave) -> Path:
     """Two variants, two seeds; with seed 2 one of them is not finished."""
-    grid_of(["base", "other"], ["val/<acc>"], base=[HOSTILE], right_above=0.5)
+    grid_of(["base", "other"], ["val/<acc>"], base=[HOSTILE])
     for variant, seed, last in (("base", 1, 2), ("other", 1, 2), ("base", 2, 2), ("other", 2, 1)):
         metrics = {
             step: {"val/<acc>": step / 4 + seed / 10, "actor/entropy_per_token": 1 / (1 + step)}
@@ -41,40 +41,10 @@ def folder(tmp_path: Path, grid_of, leave) -> Path:
             "overrides": overrides,
             "steps": 2,
             "git_revision": "abc" * 20,
-            "versions": {"verl": "0.9.1"},
+            "versions": {"verl": "0.9.1", "torch": HOSTILE},
         }
         (run / "run.json").write_text(json.dumps(record))
-        answers = [
-            ("agreed", "same", 1),
-            (HOSTILE, variant + HOSTILE, seed),
-            ("split", variant, len(variant)),
-        ]
-        rows = [
-            {"input": prompt, "output": output, "gts": 1, "score": score, "step": 2, "uid": f"{number}_0_0"}
-            for number, (prompt, output, score) in enumerate(answers)
-        ]
-        (run / "validation").mkdir()
-        (run / "validation" / "2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
-
-
-def test_samples_lie_side_by_side_the_most_different_first(folder: Path) -> None:
-    found = side_by_side(read_results(folder))
-    assert found is not None
-    seed, rows = found
-    assert seed == 1
-    assert rows[0].prompt == "split"
-    assert {name: answer.output for name, answer in rows[0].answers.items()} == {
-        "base": "base",
-        "other": "other",
-    }
-    assert {row.prompt for row in rows} == {"split", "agreed", HOSTILE}
-
-
-def test_without_a_seed_that_all_have_there_are_no_samples(folder: Path) -> None:
-    shutil.rmtree(folder / "other" / "seed-1" / "validation")
-    assert side_by_side(read_results(folder)) is None
-    assert "The same prompts" not in as_html(report_of(analyse(read_results(folder))))
 
 
 def test_what_acts_is_named_and_what_shows_is_kept() -> None:
@@ -166,7 +136,7 @@ def test_the_order_of_the_page(folder: Path, declared: Analysis) -> None:
     exploratory = as_html(report_of(analyse(read_results(folder))))
     assert [heading for _, heading in re.findall(HEADINGS, exploratory)] == [
         *("base, other", "Differences", "Curves", "Checks and costs"),
-        *("Behaviour", "The same prompts", "Provenance"),
+        *("Behaviour", "Provenance"),
     ]
     assert exploratory.count('class="outcome"') == 1
     assert (

@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.declaration.kept import keep_grid
-from grpo_verl_ext.ablation.running import checks
-from grpo_verl_ext.ablation.running.results import read_results, write_compact
+from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.table import read_results, write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import TRAINED
 
@@ -135,12 +135,12 @@ def test_without_declared_starts_all_seeds_are_planned(plan: Plan) -> None:
     assert [*cells(plan("--sd", "0.04", starts=None).output)] == [16]
 
 
-@pytest.mark.parametrize("compact", [False, True])
-def test_a_pilot(plan: Plan, tmp_path: Path, compact: bool) -> None:
+@pytest.mark.parametrize("of_table", [False, True])
+def test_a_pilot(plan: Plan, tmp_path: Path, of_table: bool) -> None:
     pilot = leave(tmp_path / "pilot", DIFFERENCES, ("base", "a", "other"))
-    if compact:
-        write_compact(read_results(pilot), tmp_path / "pilot.json")
-        pilot = tmp_path / "pilot.json"
+    if of_table:
+        write_table(read_results(pilot), tmp_path / "pilot.parquet")
+        pilot = tmp_path / "pilot.parquet"
     shown = plan("--pilot", str(pilot))
     assert shown.exit_code == 0, shown.output
     assert f"{SD:.3f} (from {pilot}: base, a; 6 starts; 5 degrees of freedom)" in shown.output
@@ -182,7 +182,7 @@ def test_neither_pilot_nor_sd_nor_finished_runs(plan: Plan) -> None:
     assert shown.exit_code == 0, shown.output
     assert (
         "The power is unknown: no two variants of this grid have finished two common starts. "
-        "Type: --pilot <folder or compact file of a grid that logged it>, or --sd <" in shown.output
+        "Type: --pilot <folder or table of a grid that logged it>, or --sd <" in shown.output
     )
     assert cells(shown.output)[16] == ["64", "–", "–", "–"]
     assert "takes" not in shown.output

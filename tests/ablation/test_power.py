@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.statistics.pairs import (
+from grpo_verl_ext.ablation.power import (
     MANY,
     difference_sd,
     extended_starts,

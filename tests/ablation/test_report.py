@@ -6,36 +6,34 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError
-from grpo_verl_ext.ablation.report import summary as documents
-from grpo_verl_ext.ablation.report.figures import draw
-from grpo_verl_ext.ablation.running.results import Results, RunResult, gathered, read_results
-from grpo_verl_ext.ablation.running.state import State
-from grpo_verl_ext.ablation.statistics.analysis import Analysis, all_warnings
-from grpo_verl_ext.ablation.statistics.measures import (
+from grpo_verl_ext.ablation import report as documents
+from grpo_verl_ext.ablation.analysis import Analysis, all_warnings
+from grpo_verl_ext.ablation.compare import (
+    MEASURES,
     area,
-    best,
     costs_of,
-    final,
-    first_step_at,
     reached,
     report_rows,
 )
-from grpo_verl_ext.ablation.statistics.verdicts import Verdict
+from grpo_verl_ext.ablation.figures import draw
+from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.table import Results, RunResult, gathered, read_results
+from grpo_verl_ext.ablation.verdicts import Verdict
 from grpo_verl_ext.cli import app
 
-CURVE = [(0, 0.25), (4, 0.75), (6, 0.5)]
+CURVE = pd.Series({0: 0.25, 4: 0.75, 6: 0.5})
 
 
 def test_measures_by_hand() -> None:
-    assert (final(CURVE), best(CURVE)) == (0.5, 0.75)
+    assert (MEASURES["final"](CURVE), MEASURES["best"](CURVE)) == (0.5, 0.75)
     # (4 · 0.5 + 2 · 0.625) / 6.
     assert area(CURVE) == pytest.approx(3.25 / 6)
-    assert area([(4, 0.75)]) == 0.75
-    assert [first_step_at(CURVE, value) for value in (0.25, 0.5, 0.75, 0.8)] == [0, 4, 4, None]
+    assert area(pd.Series({4: 0.75})) == 0.75
 
 
 def test_costs_are_sums_and_a_peak(declared: Analysis) -> None:
@@ -69,14 +67,13 @@ def folder(unbegun: Path, leave) -> Path:
 def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
     results = read_results(folder)
     assert results.variants == ["grpo", "other|one"], "the baseline comes first"
-    base, other = (row for row in report_rows(results) if row.measure == "final")
-    assert base.by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
-    assert (base.summary.mean, base.comparison) == (0.25, None)
-    assert other.by_seed == {1: 0.75, 2: 0.75}
-    assert other.comparison is not None
+    base, other = (row for row in report_rows(results) if row["measure"] == "final")
+    assert base["by_seed"] == {1: 0.5, 2: 0.25, 3: 0.0}
+    assert (base["mean"], "versus_difference" in base) == (0.25, False)
+    assert other["by_seed"] == {1: 0.75, 2: 0.75}
     # 0.25 with seed 1 and 0.5 with seed 2; seed 3 has no pair.
-    assert (other.comparison.seeds, other.comparison.difference, other.comparison.wins) == (2, 0.375, 2)
-    assert other.adjusted_p == other.comparison.p, "one comparison needs no correction"
+    assert [other[f"versus_{name}"] for name in ("seeds", "difference", "wins")] == [2, 0.375, 2]
+    assert other["adjusted_p"] == other["versus_p"], "one comparison needs no correction"
 
 
 def test_what_is_missing_is_said(folder: Path) -> None:
@@ -284,7 +281,7 @@ def test_a_truncated_last_line_is_a_run_that_was_killed(folder: Path) -> None:
 def test_a_corrupt_record_is_named_and_its_run_counts(folder: Path) -> None:
     (folder / "grpo" / "seed-1" / "run.json").write_text("{")
     results = read_results(folder)
-    assert report_rows(results)[0].by_seed == {1: 0.5, 2: 0.25, 3: 0.0}
+    assert report_rows(results)[0]["by_seed"] == {1: 0.5, 2: 0.25, 3: 0.0}
     assert all_warnings(results)[0].startswith("grpo/seed-1/run.json is not the record of a run")
 
 

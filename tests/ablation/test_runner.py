@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.running import runner
-from grpo_verl_ext.ablation.running.runner import go
-from grpo_verl_ext.ablation.running.state import State, failure_of, read_record, state_of, status_of
+from grpo_verl_ext.ablation import run as runner
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.run import go
+from grpo_verl_ext.ablation.state import State, read_record, status_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -29,13 +29,13 @@ class Heard:
         self.words.append(f"step {max(metrics)}")
 
     def end(self, run: GridRun) -> None:
-        self.words.append(f"end {run.name} {state_of(run).value}")
+        self.words.append(f"end {run.name} {status_of(run).state.value}")
 
 
 @pytest.fixture
 def grid(tmp_path: Path) -> list[GridRun]:
     return [
-        GridRun((name,), 1, VerlRun(tmp_path / name, [f"+algo={name}"], steps=2)) for name in ("a", "b", "c")
+        GridRun(name, 1, VerlRun(tmp_path / name, [f"+algo={name}"], steps=2)) for name in ("a", "b", "c")
     ]
 
 
@@ -105,8 +105,8 @@ def test_before_each_run_those_before_it_have_begun(
 def test_a_failed_run_is_named_skipped_and_retried_when_asked(tmp_path, grid, verl) -> None:
     verl.add("b")
     assert go(tmp_path, grid, Heard(), retry_failed=False) == [grid[1]]
-    assert [state_of(run) for run in grid] == [State.FINISHED, State.FAILED, State.FINISHED]
-    assert failure_of(grid[1]) == "the reason\nended with status 1\n"
+    assert [status_of(run).state for run in grid] == [State.FINISHED, State.FAILED, State.FINISHED]
+    assert status_of(grid[1]).reason == "the reason\nended with status 1\n"
 
     verl.clear()
     heard = Heard()
@@ -114,13 +114,13 @@ def test_a_failed_run_is_named_skipped_and_retried_when_asked(tmp_path, grid, ve
     assert heard.words == []
     assert not status_of(grid[1]).is_to_do(retry_failed=False)
     assert go(tmp_path, grid, heard, retry_failed=True) == []
-    assert state_of(grid[1]) is State.FINISHED
+    assert status_of(grid[1]).state is State.FINISHED
 
 
 def test_a_run_that_has_begun_goes_on(tmp_path, grid, verl) -> None:
     grid[0].training.folder.mkdir()
-    assert state_of(grid[0]) is State.BEGUN
-    assert state_of(grid[1]) is State.WAITING
+    assert status_of(grid[0]).state is State.BEGUN
+    assert status_of(grid[1]).state is State.WAITING
     assert status_of(grid[0]).is_to_do(retry_failed=False)
 
 
@@ -139,7 +139,7 @@ def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:
     before = datetime.now(timezone.utc).replace(microsecond=0)
     go(tmp_path, grid, Heard(), retry_failed=False, inputs_of=lambda run: {"data.train_files": run.name})
     record = json.loads((tmp_path / "a" / "run.json").read_text())
-    assert (record["variant"], record["labels"], record["seed"]) == ("a", ["a"], 1)
+    assert (record["variant"], record["seed"]) == ("a", 1)
     assert (record["overrides"], record["steps"]) == (["+algo=a"], 2)
     assert {"verl", "torch", "grpo-verl-ext"} <= record["versions"].keys()
     assert record["inputs"] == {"data.train_files": "a/seed-1"}
@@ -156,12 +156,12 @@ def test_a_run_that_failed_has_not_ended(tmp_path, grid, verl) -> None:
     verl.clear()
     go(tmp_path, grid, Heard(), retry_failed=True)
     again = json.loads((tmp_path / "a" / "run.json").read_text())
-    assert again == first | {"ended": again["ended"]}
+    assert again == first | {name: again[name] for name in ("began", "ended")}
 
 
 def test_a_run_that_was_begun_otherwise_is_refused(tmp_path, grid, verl) -> None:
     go(tmp_path, grid, Heard(), retry_failed=False)
-    changed = GridRun(("a",), 1, VerlRun(tmp_path / "a", ["+algo=a", "trainer.x=1"], steps=3))
+    changed = GridRun("a", 1, VerlRun(tmp_path / "a", ["+algo=a", "trainer.x=1"], steps=3))
     with pytest.raises(
         AblationError,
         match=r"was begun with other overrides; they differ in \['steps=2', 'steps=3', 'trainer\.x=1'\]",

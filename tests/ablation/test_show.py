@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import terminal
-from grpo_verl_ext.ablation.running import checks
-from grpo_verl_ext.ablation.statistics.analysis import Analysis
+from grpo_verl_ext.ablation import checks, terminal
+from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun

@@ -9,8 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.running import checks, inputs
+from grpo_verl_ext.ablation import checks, inputs
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, TaskManifest
@@ -35,7 +35,7 @@ def prepared(plugin, monkeypatch: pytest.MonkeyPatch):
 
         monkeypatch.setattr(checks, "read_checked", read)
         runs = [
-            GridRun((label,), seed, VerlRun(Path("out") / label / f"seed-{seed}", [], 2))
+            GridRun(label, seed, VerlRun(Path("out") / label / f"seed-{seed}", [], 2))
             for seed in accuracies
             for label in ("a", "b")
         ]

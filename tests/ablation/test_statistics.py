@@ -2,19 +2,17 @@
 
 import math
 from collections.abc import Iterator
-from itertools import combinations, product
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.running.responses import pass_at_k
-from grpo_verl_ext.ablation.statistics.measures import (
+from grpo_verl_ext.ablation.compare import (
     MEASURES,
     VersusBaseline,
-    adjusted,
     compare,
     summarize,
 )
@@ -128,15 +126,6 @@ class TestOnSimulatedSeeds:
             yield found
 
 
-def test_benjamini_hochberg_by_hand() -> None:
-    # Sorted .01 .03 .04 times 3/1, 3/2, 3/3, made monotone from the right: .03 .04 .04.
-    found = adjusted([0.04, None, 0.01, 0.03])
-    assert found[1] is None
-    assert [p for p in found if p is not None] == pytest.approx([0.04, 0.03, 0.04])
-    assert adjusted([None]) == [None]
-    assert adjusted([]) == []
-
-
 @pytest.mark.parametrize(
     ("points", "mean", "second_half"),
     [
@@ -147,29 +136,6 @@ def test_benjamini_hochberg_by_hand() -> None:
     ],
 )
 def test_means_over_steps_by_hand(points: list[tuple[int, float]], mean: float, second_half: float) -> None:
-    assert MEASURES["mean"](points) == pytest.approx(mean, rel=1e-12)
-    assert MEASURES["second_half"](points) == pytest.approx(second_half, rel=1e-12)
-
-
-class TestPassAtK:
-    @pytest.mark.parametrize("total", range(1, 7))
-    def test_against_all_draws_of_k_responses(self, total: int) -> None:
-        for right, k in product(range(total + 1), range(1, total + 1)):
-            responses = [True] * right + [False] * (total - right)
-            draws = [any(drawn) for drawn in combinations(responses, k)]
-            assert pass_at_k(right, total, k) == pytest.approx(sum(draws) / len(draws), rel=1e-12)
-
-    @pytest.mark.parametrize(("p", "k"), [(0.3, 1), (0.3, 2), (0.05, 4)])
-    def test_unbiased_for_k_independent_responses(self, p: float, k: int) -> None:
-        """Its mean over 8 responses that are each right with probability p is 1 − (1 − p)^k."""
-        expected = sum(stats.binom.pmf(c, 8, p) * pass_at_k(c, 8, k) for c in range(9))
-        assert expected == pytest.approx(1 - (1 - p) ** k, rel=1e-12)
-
-    @pytest.mark.parametrize(
-        ("right", "total", "k"), [(3, 2, 1), (-1, 2, 1), (1, 2, 3), (1, 2, 0), (0, 0, 1)]
-    )
-    def test_what_is_not_possible_is_refused(self, right: int, total: int, k: int) -> None:
-        with pytest.raises(
-            ValueError, match=rf"pass@{k} of {right} right of {total} .*; valid are 0 ≤ right"
-        ):
-            pass_at_k(right, total, k)
+    curve = pd.Series(dict(points))
+    assert MEASURES["mean"](curve) == pytest.approx(mean, rel=1e-12)
+    assert MEASURES["second_half"](curve) == pytest.approx(second_half, rel=1e-12)

@@ -4,17 +4,18 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.declaration.kept import GRID, keep_grid
-from grpo_verl_ext.ablation.report.summary import report_of
-from grpo_verl_ext.ablation.running.results import read_results
-from grpo_verl_ext.ablation.running.runner import check_records, go
-from grpo_verl_ext.ablation.running.state import State, failure_of, state_of
-from grpo_verl_ext.ablation.statistics.analysis import analyse, missing_metrics
-from grpo_verl_ext.ablation.statistics.measures import best, compare
+from grpo_verl_ext.ablation.analysis import analyse, missing_metrics
+from grpo_verl_ext.ablation.compare import MEASURES, compare
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.kept import GRID, keep_grid
+from grpo_verl_ext.ablation.report import report_of
+from grpo_verl_ext.ablation.run import check_records, go
+from grpo_verl_ext.ablation.state import State, status_of
+from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -58,7 +59,7 @@ class TestAFinalValueIsOfTheLastStep:
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
         leave("b", 2, {1: {"acc": 0.9}, 2: {}})
         analysis = analyse(read_results(tmp_path))
-        assert analysis.rows[1].by_seed == {1: 0.5}
+        assert analysis.rows[1]["by_seed"] == {1: 0.5}
         assert analysis.missing[0].startswith("acc ends at step 1 of 2 in b/seed-2: left out")
 
     def test_a_curve_that_lacks_steps_is_left_out_and_named(self, tmp_path: Path, grid_of, leave) -> None:
@@ -68,7 +69,7 @@ class TestAFinalValueIsOfTheLastStep:
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
         leave("b", 2, {2: {"acc": 0.5}})
         analysis = analyse(read_results(tmp_path))
-        assert all(row.by_seed.keys() == {1} for row in analysis.rows if row.variant == "b")
+        assert all(row["by_seed"].keys() == {1} for row in analysis.rows if row["variant"] == "b")
         assert analysis.missing == ["acc lacks the steps 1 in b/seed-2, which most runs have: left out"]
 
     def test_a_step_that_one_run_alone_has_measured_does_not_count(
@@ -80,7 +81,7 @@ class TestAFinalValueIsOfTheLastStep:
             leave(variant, seed, {0: {"acc": 0.2}, 2: {"acc": 0.4}})
         leave("b", 2, {0: {"acc": 0.2}, 1: {"acc": 0.9}, 2: {"acc": 0.4}})
         analysis = analyse(read_results(tmp_path))
-        values = {row.measure: row.by_seed for row in analysis.rows if row.variant == "b"}
+        values = {row["measure"]: row["by_seed"] for row in analysis.rows if row["variant"] == "b"}
         assert values["area"] == pytest.approx({1: 0.3, 2: 0.3})
         assert values["best"] == {1: 0.4, 2: 0.4}
         assert analysis.missing == []
@@ -134,10 +135,10 @@ class TestARefusedGridChangesNothing:
         go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
         results = read_results(tmp_path)
         assert results.settings.seeds == [1, 2, 3]
-        assert len(results.finished["b"]) == 3
+        assert len(results.seeds_of("b")) == 3
 
     def test_overrides_of_one_key_in_another_order_are_another_run(self, tmp_path: Path) -> None:
-        run = GridRun(("a",), 1, VerlRun(tmp_path / "a", ["x=1", "x=2", "y=1"], steps=2))
+        run = GridRun("a", 1, VerlRun(tmp_path / "a", ["x=1", "x=2", "y=1"], steps=2))
         (tmp_path / "a").mkdir()
         record = {"overrides": ["x=2", "x=1", "y=1"], "steps": 2, "git_revision": None, "versions": {}}
         (tmp_path / "a" / "run.json").write_text(json.dumps(record))
@@ -173,10 +174,10 @@ def test_metrics_that_become_corrupt_end_one_run_and_not_the_grid(
         (run.folder / "attempt-1.jsonl").write_text('{"step": 2, "data": {"training/global_step": 2}}\n')
 
     monkeypatch.setattr(VerlRun, "go", train)
-    runs = [GridRun((name,), 1, VerlRun(tmp_path / name, [], steps=2)) for name in ("a", "b")]
+    runs = [GridRun(name, 1, VerlRun(tmp_path / name, [], steps=2)) for name in ("a", "b")]
     go(tmp_path, runs, Nobody(), retry_failed=False)
-    assert [state_of(run) for run in runs] == [State.UNREADABLE, State.FINISHED]
-    assert failure_of(runs[0]) is None
+    assert [status_of(run).state for run in runs] == [State.UNREADABLE, State.FINISHED]
+    assert not (tmp_path / "a" / "failed.txt").exists()
 
 
 class TestNoSpread:
@@ -205,8 +206,8 @@ class TestNoSpread:
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
     def test_the_best_value_does_not_depend_on_where_a_nan_stands(self, order: tuple[int, ...]) -> None:
         values = [math.nan, 0.5, 0.25]
-        assert best([(step, values[index]) for step, index in enumerate(order)]) == 0.5
-        assert math.isnan(best([(0, math.nan)]))
+        assert MEASURES["best"](pd.Series([values[index] for index in order])) == 0.5
+        assert math.isnan(MEASURES["best"](pd.Series([math.nan])))
 
 
 def test_small_numbers_are_not_shown_as_zero(tmp_path: Path, grid_of, leave) -> None:

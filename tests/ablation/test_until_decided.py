@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import terminal
-from grpo_verl_ext.ablation.running import checks, runner
-from grpo_verl_ext.ablation.running.results import read_results
-from grpo_verl_ext.ablation.statistics.analysis import all_warnings, analyse
+from grpo_verl_ext.ablation import checks, terminal
+from grpo_verl_ext.ablation import run as runner
+from grpo_verl_ext.ablation.analysis import all_warnings, analyse
+from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED

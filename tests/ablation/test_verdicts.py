@@ -12,16 +12,9 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpo_verl_ext.ablation.statistics.pairs import (
-    declared_p,
-    difference_sd,
-    extended_starts,
-    holm,
-    paired_tests,
-    power,
-    starts_needed,
-)
-from grpo_verl_ext.ablation.statistics.verdicts import VerdictOutcome, outcome_of
+from grpo_verl_ext.ablation.compare import holm, interval, paired_tests
+from grpo_verl_ext.ablation.power import difference_sd, extended_starts, power, starts_needed
+from grpo_verl_ext.ablation.verdicts import VerdictOutcome, declared_p, outcome_of
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -45,8 +38,10 @@ class TestPairedTests:
         found = paired_tests(left - right, 0.05)
         assert found.p == pytest.approx(stats.ttest_rel(left, right).pvalue, rel=1e-9)
         assert found.p_equal == pytest.approx(ttost_paired(left, right, -0.05, 0.05)[0], rel=1e-9)
-        assert found.difference == pytest.approx((left - right).mean(), rel=1e-12)
-        assert found.sd == pytest.approx(np.std(left - right, ddof=1), rel=1e-12)
+        mean, sd, *ends = interval(left - right, 0.96)
+        assert mean == pytest.approx((left - right).mean(), rel=1e-12)
+        assert sd == pytest.approx(np.std(left - right, ddof=1), rel=1e-12)
+        assert ends == pytest.approx([*stats.ttest_rel(left, right).confidence_interval(0.96)], rel=1e-9)
 
     def test_by_hand(self) -> None:
         # 1, 2, 3: mean 2, sd 1, t = 2·√3 = 3.4641 with 2 degrees of freedom, where P(T > t) is
@@ -166,14 +161,15 @@ class TestSimulated:
         outcomes: list[list[VerdictOutcome]] = []
         for end in range(self.FIRST, self.MOST + 1):
             chosen = values[ends == end, :, :end]
-            tests = paired_tests(chosen[:, 1:] - chosen[:, :1], self.MARGIN)
+            paired = chosen[:, 1:] - chosen[:, :1]
+            tests = paired_tests(paired, self.MARGIN)
             own = np.where([each == "equal" for each in expected], tests.p_equal, tests.p)
             adjusted = holm(own)
             outcomes += [
                 [
                     outcome_of(
                         expected[i],
-                        tests.difference[grid, i],
+                        paired.mean(axis=-1)[grid, i],
                         p=tests.p[grid, i],
                         p_equal=tests.p_equal[grid, i],
                         adjusted_p=adjusted[grid, i],

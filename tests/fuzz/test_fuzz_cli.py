@@ -5,6 +5,7 @@ Files are fuzzed more often in test_fuzz_readers.py; `prepare` and trainings are
 
 import copy
 import json
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from test_fuzz_readers import GRID_OF_TWO, RESPONSE, TWO_ROUNDS, yaml_files
 from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.ablation.declaration.grid import GridSettings
-from grpo_verl_ext.ablation.declaration.kept import keep_grid
+from grpo_verl_ext.ablation.grid import GridSettings
+from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.table import RunResult, gathered, write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
@@ -68,7 +71,7 @@ def ends_with_a_word(*arguments: str) -> int:
         st.sampled_from(
             ["report", "anatomy", "ablate", "iterate", "plan", "invariance", "prepare", "--seed", "--help"]
         )
-        | st.sampled_from(["g.yaml", "--run", "--dry-run", "--jobs", "--compact"])
+        | st.sampled_from(["g.yaml", "--run", "--dry-run", "--jobs", "--output"])
         | st.sampled_from(["--threshold", "nan", "-1", "--tokenizer", "/nowhere", "--json", "--right-above"])
         | texts,
         max_size=4,
@@ -137,28 +140,30 @@ def test_report(folder: Path, numbers: list[object]) -> None:
     assert ends_with_a_word("ablate", "report", str(results), "--threshold", "0.5") == 0
 
 
-KEPT_RUN: dict[str, object] = {
-    "variant": "grpo",
-    "seed": 1,
-    "state": "finished",
-    "record": None,
-    "metrics": [{"steps": [1, 2], "values": {"acc": [0.5, None]}}],
-    "samples": [],
-    "warnings": [],
-}
+def kept_table() -> bytes:
+    """A report's table of one run."""
+    grid = {key: value for key, value in GRID_OF_TWO.items() if key != "folder"}
+    grid |= {"axes": {"algo": {"grpo": []}}, "seeds": [1], "seed_overrides": []}
+    settings = GridSettings(**{**grid, "folder": "nowhere"})
+    run = RunResult("grpo", 1, State.FINISHED)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "metrics.parquet")
+        return write_table(
+            gathered(settings, [(run, {1: {"acc": 0.5}, 2: {"acc": 0.75}})]), file
+        ).read_bytes()
+
+
+KEPT_TABLE = kept_table()
 
 
 @fuzzing(10)
-@given(run=json_files(KEPT_RUN))
-@example(run=as_json(KEPT_RUN))
-@example(run=as_json(KEPT_RUN | {"metrics": [{"steps": [10**30], "values": {"acc": [1e308]}}]}))
-@example(run=DEEP)
-def test_report_of_a_compact_file(folder: Path, run: bytes) -> None:
-    file = folder / "kept" / "runs.json"
+@given(place=st.integers(0, len(KEPT_TABLE) - 1), byte=st.binary(min_size=1, max_size=1), cut=st.booleans())
+@example(place=0, byte=KEPT_TABLE[:1], cut=False)
+def test_report_of_a_table(folder: Path, place: int, byte: bytes, cut: bool) -> None:
+    """A byte is another one, or the rest is not there."""
+    file = folder / "kept" / "metrics.parquet"
     file.parent.mkdir(exist_ok=True)
-    grid = {key: value for key, value in GRID_OF_TWO.items() if key != "folder"}
-    grid |= {"axes": {"algo": {"grpo": []}}, "seeds": [1], "seed_overrides": [], "right_above": None}
-    file.write_bytes(b'{"grid": %s, "runs": [%s]}' % (as_json(grid), run))
+    file.write_bytes(KEPT_TABLE[:place] + byte + KEPT_TABLE[place + 1 :] * (not cut))
     ends_with_a_word("ablate", "report", str(file))
 
 

@@ -13,11 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.declaration.kept import GRID
-from grpo_verl_ext.ablation.running.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
-from grpo_verl_ext.ablation.running.results import read_results
-from grpo_verl_ext.ablation.running.state import NOTE, RUN_RECORD, Job, noted_job, read_record
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.kept import GRID
+from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, noted_job, read_record
+from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import IterateManifest, read_manifest
@@ -36,7 +35,6 @@ GRID_OF_TWO: dict[str, object] = {
     "seed_overrides": ["data.seed={seed}"],
     "baseline": ["grpo"],
     "metrics": ["critic/score/mean"],
-    "right_above": 0.5,
 }
 DECLARED: dict[str, object] = GRID_OF_TWO | {
     "seeds": [1, 2, 3],
@@ -73,11 +71,6 @@ RECORD_OF_A_RUN: dict[str, object] = {
     "machine": "a processor, no AVX-512, 2 cores, OMP_NUM_THREADS=1",
     "began": "2026-01-01T00:00:00+00:00",
     "ended": None,
-}
-KEPT_RESPONSES: dict[str, object] = {
-    "measure": ["characters", 0.5],
-    "metrics": {"1": {"responses/right": 0.5}},
-    "samples": [{"prompt_id": "a", "prompt": "p", "output": "o", "truth": None, "score": 1.0, "step": 2}],
 }
 ROUND_RECORD: dict[str, object] = {
     "round": 1,
@@ -302,19 +295,3 @@ def test_the_note_of_a_job(file: Path, content: bytes) -> None:
     else:
         assert type(job) is Job
         assert type(job.submission_id) is str
-
-
-@fuzzing(60)
-@given(content=json_files(KEPT_RESPONSES))
-@example(content=DEEP)
-def test_responses_that_were_kept(file: Path, content: bytes) -> None:
-    written = file.with_name(KEPT)
-    written.write_bytes(content)
-    found = read_responses(VerlRun(file.parent, [], 2), lambda: Measure("characters", len), right_above=0.5)
-    assert written.read_bytes() == content
-    if found.warnings:
-        assert str(written) in found.warnings[0]
-    if any("was made with right_above=" in warning for warning in found.warnings):
-        assert {name for values in found.metrics.values() for name in values} <= {NO_DIFFERENCE}
-    elif found.warnings:
-        assert (found.metrics, found.samples) == ({}, [])

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from strategies import fuzzing
 
-from grpo_verl_ext.ablation.declaration.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.declaration.kept import keep_grid
-from grpo_verl_ext.ablation.running.results import read_results
-from grpo_verl_ext.ablation.running.runner import check_records
-from grpo_verl_ext.ablation.running.state import (
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
+from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.run import check_records
+from grpo_verl_ext.ablation.state import (
+    FAILURE,
     State,
-    failure_of,
-    forget_failure,
-    note_failure,
     status_of,
     write_record,
 )
+from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.iterate.rounds import IterateManifest, RoundRecord, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.metrics import TRAINED
@@ -59,6 +57,9 @@ class GridFolder(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "folder"):
             shutil.rmtree(self.folder)
+
+    def failed(self, number: int) -> Path:
+        return self.runs[number].training.folder / FAILURE
 
     def metrics_are_spoiled(self, number: int) -> bool:
         return any(
@@ -98,12 +99,13 @@ class GridFolder(RuleBasedStateMachine):
         number=numbers, reason=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=9)
     )
     def a_failure(self, number: int, reason: str) -> None:
-        note_failure(self.runs[number], reason)
+        self.failed(number).parent.mkdir(parents=True, exist_ok=True)
+        self.failed(number).write_text(reason + "\n")
         self.failures[number] = reason + "\n"
 
     @rule(number=numbers)
     def a_failure_is_forgotten(self, number: int) -> None:
-        forget_failure(self.runs[number])
+        self.failed(number).unlink(missing_ok=True)
         self.failures[number] = None
 
     @rule(name=st.sampled_from(["grid.json", "a/seed-1/run.json", "b/seed-1/failed.txt"]), content=SPOILED)
@@ -172,14 +174,13 @@ class GridFolder(RuleBasedStateMachine):
     def the_state_is_what_the_files_say(self) -> None:
         for number, run in enumerate(getattr(self, "runs", ())):
             status = status_of(run)
-            assert failure_of(run) == self.failures[number]
             if self.metrics_are_spoiled(number):
                 assert status.state is State.UNREADABLE
                 assert not status.is_to_do(retry_failed=True)
             elif STEPS in self.logged[number]:
                 assert status.state is State.FINISHED
             elif self.failures[number] is not None:
-                assert status.state is State.FAILED
+                assert (status.state, status.reason) == (State.FAILED, self.failures[number])
             else:
                 assert status.state in (State.WAITING, State.BEGUN)
                 assert status.is_to_do(retry_failed=False)

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from grpo_verl_ext.ablation.declaration.comparisons import Control, Expectation, ManipulationCheck, Primary
-from grpo_verl_ext.ablation.declaration.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.declaration.kept import keep_grid
-from grpo_verl_ext.ablation.running.runner import go
+from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.runs.metrics import Metrics
 
 
@@ -38,7 +38,6 @@ def main(folder: Path) -> None:
         expect=[Expectation("other", "higher")],
         checks=[ManipulationCheck("acc", "mean", at_least=0.5)],
         control=Control("other", "different"),
-        right_above=0.5,
     )
     keep_grid(settings)
     go(folder, runs_of(settings), Silent(), retry_failed=False)

@@ -4,9 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from grpo_verl_ext.ablation.declaration.grid import GridRun
-from grpo_verl_ext.ablation.running.ray_jobs import RayExecutor, connected
-from grpo_verl_ext.ablation.running.runner import go
+from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
+from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 
@@ -22,7 +22,7 @@ class Silent:
 address, folder, runs = sys.argv[1:]
 go(
     Path(folder),
-    [GridRun(("x",), 1, VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
+    [GridRun("x", 1, VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
     Silent(),
     retry_failed=False,
     executor=RayExecutor(connected(address), address, 2, print),

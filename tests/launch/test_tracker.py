@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
 from grpo_verl_ext.ablation import compare
-from grpo_verl_ext.ablation.report.summary import write_files
+from grpo_verl_ext.ablation.report import write_files
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.launch.tracker import pusher
 from grpo_verl_ext.utils.errors import SettingError, TrackerError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.declaration.grid import read_grid, runs_of
+from grpo_verl_ext.ablation.grid import read_grid, runs_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.verl_plugin.compose import composed

@@ -8,7 +8,10 @@ from limits import read_only
 from processes import Python
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.declaration import grid
+from grpo_verl_ext.ablation import grid
+from grpo_verl_ext.ablation.grid import GridSettings
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.table import RunResult, gathered, write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks import gsm8k_tags
 
@@ -72,29 +75,14 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, gsm8k: Path, monkeypatch
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_a_terminal_that_lacks_characters(tmp_path: Path, encoding: str, interpreter: Python) -> None:
     """Status 1 would mean warnings, or runs that are not finished."""
-    kept = {
-        "grid": {
-            "steps": 1,
-            "base": [],
-            "axes": {"algo": {"a": [], "b": []}},
-            "seeds": [1],
-            "baseline": ["a"],
-            "metrics": ["acc"],
-        },
-        "runs": [
-            {
-                "variant": variant,
-                "seed": 1,
-                "state": "finished",
-                "record": None,
-                "metrics": [{"steps": [1], "values": {"acc": [acc]}}],
-                "samples": [],
-                "warnings": [],
-            }
-            for variant, acc in (("a", 0.5), ("b", 0.25))
-        ],
-    }
-    (tmp_path / "runs.json").write_text(json.dumps(kept))
+    settings = GridSettings(
+        **{"folder": str(tmp_path), "steps": 1, "base": [], "axes": {"algo": {"a": [], "b": []}}},
+        **{"seeds": [1], "baseline": ["a"], "metrics": ["acc"]},
+    )
+    runs = [
+        (RunResult(name, 1, State.FINISHED), {1: {"acc": acc}}) for name, acc in (("a", 0.5), ("b", 0.25))
+    ]
+    write_table(gathered(settings, runs), tmp_path / "metrics.parquet")
     code = f"from grpo_verl_ext.cli import app\napp(['ablate', 'report', {str(tmp_path)!r}])"
     ended = interpreter(code, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,1 +1,0 @@
-"""The grid file: variants, seeds, and what is claimed before the first run."""

@@ -1,0 +1,180 @@
+"""The power that a number of starts gives a comparison, and the number of starts that a declaration asks for.
+
+``ablate run --until-decided`` extends a grid once by a rule that reads nothing but the finished runs, so that
+it gives the same number of starts after a kill.
+
+Of the power, ``alpha`` is the two-sided level of one comparison. Of several under Holm's rule, the one with
+the smallest p is tested at the declared level / number of comparisons and the others at more. The power is
+that of this first level (`Declaration.level`): it holds for each comparison whatever the others show, and is
+understated when others are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_verl_ext.ablation.compare import values_of
+from grpo_verl_ext.ablation.declaration import FEWEST, Primary
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.table import Results, RunResult
+
+POWER = 0.8
+"""Probability with which a difference is to be found."""
+
+MANY = 1000
+"""Stands for as many starts or more."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of paired differences, and what it was estimated from."""
+
+    sd: float
+    """NaN: not known."""
+    degrees: int
+    """Degrees of freedom."""
+    variants: list[str]
+    starts: int
+
+
+def power(difference: float, sd: float, starts: int, alpha: float) -> float:
+    """Probability that the two-sided paired t-test finds a true difference with its sign.
+
+    P(T > t_{1−α/2, n−1}), T noncentral t with n − 1 degrees of freedom and noncentrality √n·|difference|/sd.
+
+    Args:
+        sd: standard deviation of the paired differences.
+    """
+    from statsmodels.stats.power import TTestPower
+
+    if sd == 0:
+        return 1.0
+    found = TTestPower().power(abs(difference) / sd, starts, alpha / 2, alternative="larger")
+    # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1.
+    return 1.0 if math.isnan(found) else float(found)
+
+
+def smallest_difference(sd: float, starts: int, alpha: float) -> float:
+    """The difference that the starts find with probability `POWER`."""
+    return _smallest_effect(starts, alpha) * sd
+
+
+@cache
+def _smallest_effect(starts: int, alpha: float) -> float:
+    """`smallest_difference` in units of the standard deviation."""
+    from statsmodels.stats.power import TTestPower
+
+    # Two-sided, statsmodels ends at wrong values for few starts, where the other tail of scipy's t is NaN.
+    return float(TTestPower().solve_power(nobs=starts, alpha=alpha / 2, power=POWER, alternative="larger"))
+
+
+def starts_needed(difference: float, sd: float, alpha: float) -> int:
+    """The fewest starts, `FEWEST` to `MANY`, that find the difference with probability `POWER`."""
+    known_sd = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(POWER)
+    root = known_sd * sd / abs(difference)  # √n, were the standard deviation known: a lower bound
+    if root >= math.sqrt(MANY):
+        return MANY
+    starts = max(FEWEST, math.floor(root**2))
+    while starts < MANY and smallest_difference(sd, starts, alpha) > abs(difference):
+        starts += 1
+    return starts
+
+
+def extended_starts(margin: float, sd: float, alpha: float, *, first: int, most: int) -> int:
+    """The number of starts to end with: those that ``margin`` takes, from ``first`` to ``most``.
+
+    Args:
+        sd: estimated from the first starts by `difference_sd`, which is blind to the means of the
+            differences; NaN, a spread that is not known, takes ``most``.
+    """
+    return most if math.isnan(sd) else min(max(first, starts_needed(margin, sd, alpha)), most)
+
+
+def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviation of paired differences, pooled over all pairs of variants.
+
+    √2·s with s² = Σ (y_ij − ȳ_i· − ȳ_·j + ȳ··)² / ((k − 1)(n − 1)), the residual of variant + start. With two
+    variants this is the standard deviation of their differences. It assumes that all variants scatter alike
+    around their start.
+
+    Args:
+        values: ``(…, k, n)``, k ≥ 2 variants with the same n ≥ 2 starts.
+
+    Returns:
+        ``(…)``.
+    """
+    of_variant = values.mean(axis=-1, keepdims=True)
+    of_start = values.mean(axis=-2, keepdims=True)
+    residuals = values - of_variant - of_start + values.mean(axis=(-2, -1), keepdims=True)
+    degrees = (values.shape[-2] - 1) * (values.shape[-1] - 1)
+    pooled: NDArray[np.float64] = np.sqrt(2 * (residuals**2).sum(axis=(-2, -1)) / degrees)
+    return pooled
+
+
+def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+    """Standard deviation of paired differences of the primary, over the seeds that all variants have.
+
+    It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
+    """
+    every = values_of(results, primary.metric, primary.measure)
+    values = [every[name] for name in variants]
+    common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
+    if len(values) < 2 or len(common) < 2:
+        return Spread(math.nan, 0, list(variants), len(common))
+    sd = float(difference_sd(np.array([[each[seed] for seed in common] for each in values])))
+    return Spread(sd, (len(values) - 1) * (len(common) - 1), list(variants), len(common))
+
+
+def first_spread(results: Results) -> Spread | None:
+    """The spread over the declared first starts; None until all compared variants have finished them."""
+    declared = results.settings
+    primary = declared.primary
+    if declared.starts is None or primary is None or not declared.expect:
+        return None
+    first = declared.seeds[: declared.starts.first]
+    values = values_of(results, primary.metric, primary.measure)
+    if any(seed not in values[name] for name in declared.compared for seed in first):
+        return None
+    return spread_of(results, primary, declared.compared, first)
+
+
+def starts_by_rule(results: Results) -> int:
+    """The number of starts that the declaration asks for, by the runs that are finished.
+
+    ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, at most ``starts.most``.
+    Without ``starts``, all seeds.
+    """
+    declared = results.settings
+    if declared.starts is None:
+        return len(declared.seeds)
+    spread = first_spread(results)
+    if spread is None or declared.margin is None:
+        return declared.starts.first
+    first, most = declared.starts.first, declared.starts.most
+    sd = spread.sd * declared.spread_factor
+    return extended_starts(declared.margin, sd, declared.level, first=first, most=most)
+
+
+def seeds_by_rule(results: Results) -> list[int]:
+    """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones."""
+    return results.settings.seeds[: starts_by_rule(results)]
+
+
+def finished_starts(results: Results, count: int) -> int:
+    """How many of the first ``count`` starts the compared variants have all finished."""
+    declared = results.settings
+    finished = [results.seeds_of(name) for name in declared.compared]
+    return sum(all(seed in each for each in finished) for seed in declared.seeds[:count])
+
+
+def runs_asked_for(results: Results) -> list[RunResult]:
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+    wanted = seeds_by_rule(results)
+    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]

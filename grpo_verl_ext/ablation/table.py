@@ -1,0 +1,192 @@
+"""All that a grid's runs have logged in one tidy table, read from their files or from that of a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grpo_verl_ext.ablation.checks import unlike_the_others
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_kept
+from grpo_verl_ext.ablation.kept import GRID, Beginning, read_beginnings, read_kept_grid
+from grpo_verl_ext.ablation.state import Record, State, read_record, status_of
+from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
+from grpo_verl_ext.utils.files import write_whole
+
+TABLE = "metrics.parquet"
+"""The table that a report writes; in a folder without ``grid.json`` it is what is read."""
+_ABOUT = "ablation"
+"""Key of the file's metadata."""
+_COLUMNS = {
+    **{"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"},
+    "value": "float64",
+}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A manipulation check of one variant, or the positive control."""
+
+    name: str
+    variant: str
+    value: float | None
+    """Mean over the variant's runs, or the control's difference; None: not measured."""
+    passed: bool
+    is_control: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run without its numbers, which are in the table."""
+
+    variant: str
+    seed: int
+    state: State
+    record: Record | None = None
+    """Overrides, steps, commit and versions of a finished run."""
+    warnings: list[str] = field(default_factory=list)
+    """Files that cannot be read, with paths relative to the grid's folder."""
+
+    @property
+    def name(self) -> str:
+        """``<variant>/seed-<seed>``."""
+        return f"{self.variant}/seed-{self.seed}"
+
+
+@dataclass
+class Results:
+    """All runs of a grid: the one table from which statistics and reports are made."""
+
+    settings: GridSettings
+    runs: list[RunResult]
+    table: pd.DataFrame
+    """A row for each number that a run has logged: run, variant, seed, step, metric, value."""
+    control: CheckResult | None = None
+    """The control of another grid that ``control.grid`` names, once it is read; the table keeps it."""
+    beginnings: list[Beginning] = field(default_factory=list)
+    """When the first run of a declared grid began; more than one if records were removed."""
+    values: dict[str, dict[str, dict[str, dict[int, float]]]] = field(default_factory=dict, repr=False)
+    """What `values_of` has found: metric → measure → variant → seed → value."""
+    variants: list[str] = field(init=False)
+    """Names of the variants, the baseline first."""
+    left_out: dict[tuple[str, int], str] = field(init=False)
+    """(variant, seed) of each finished run that cannot be compared with the others → why."""
+    compared: list[RunResult] = field(init=False)
+    """The finished runs that are compared."""
+
+    def __post_init__(self) -> None:
+        self.variants = list(dict.fromkeys([self.settings.base_variant, *(run.variant for run in self.runs)]))
+        finished = {(run.variant, run.seed): run for run in self.runs if run.state is State.FINISHED}
+        self.left_out = unlike_the_others({key: run.record for key, run in finished.items()}, self.settings)
+        self.compared = [run for key, run in finished.items() if key not in self.left_out]
+
+    def seeds_of(self, variant: str) -> list[int]:
+        """Seeds of the variant's runs that are compared."""
+        return [run.seed for run in self.compared if run.variant == variant]
+
+
+def gathered(
+    settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]], control: CheckResult | None = None
+) -> Results:
+    """Put the metrics of all runs into one table."""
+    found, parts = [], [pd.DataFrame(columns=[*_COLUMNS])]
+    for run, metrics in runs:
+        found.append(run)
+        rows = [(step, *each) for step, logged in sorted(metrics.items()) for each in logged.items()]
+        part = pd.DataFrame(rows, columns=["step", "metric", "value"])
+        parts += [part.assign(run=run.name, variant=run.variant, seed=run.seed)] if rows else []
+    table = pd.concat(parts[1:] or parts, ignore_index=True)[[*_COLUMNS]].astype(_COLUMNS)
+    return Results(settings, found, table, control)
+
+
+def read_any(path: Path) -> tuple[Results, Path]:
+    """Read a grid's folder, or the table that a report of it has written.
+
+    Returns:
+        The results, and the folder that a report of them belongs in.
+
+    Raises:
+        AblationError: the path is neither, or cannot be read.
+    """
+    if path.is_file():
+        return read_table(path), path.parent
+    if (path / TABLE).is_file() and not (path / GRID).exists():
+        return read_table(path / TABLE), path
+    return read_results(path), path
+
+
+def read_results(folder: Path) -> Results:
+    """Read a grid's folder, which may have been moved.
+
+    Raises:
+        AblationError: the grid is missing or cannot be read; it is left in place.
+    """
+    if not (folder / GRID).is_file():
+        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
+    settings, runs = read_kept_grid(folder)
+    results = gathered(settings, (_read(run, settings) for run in runs))
+    return replace(results, beginnings=read_beginnings(folder))
+
+
+def _read(run: GridRun, settings: GridSettings) -> tuple[RunResult, Metrics]:
+    status, record = status_of(run), None
+    unread = status.reason if status.state is State.UNREADABLE else None
+    if status.state is State.FINISHED:
+        try:
+            record = read_record(run)
+        except AblationError as error:
+            unread = str(error)
+    # the folder may be moved, and reports are shown to others
+    warnings = [unread.replace(f"{settings.folder}/", "")] if unread else []
+    return RunResult(run.variant, run.seed, status.state, record, warnings), status.metrics
+
+
+@dataclass(frozen=True)
+class _About(Document):
+    """What the file of a table has besides its rows."""
+
+    grid: dict[str, Any]
+    runs: list[RunResult]
+    control: CheckResult | None
+    beginnings: list[Beginning]
+
+
+def write_table(results: Results, file: Path) -> Path:
+    """Write the table as Parquet, whole or not at all, with grid and records: all that a report reads."""
+    about = _About(results.settings.as_dict(), results.runs, results.control, results.beginnings)
+    table, written = pa.Table.from_pandas(results.table, preserve_index=False), pa.BufferOutputStream()
+    with pq.ParquetWriter(written, table.schema, compression="zstd", store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_ABOUT: json.dumps(as_plain(about))})
+    write_whole(file, written.getvalue().to_pybytes())
+    return file
+
+
+def read_table(file: Path) -> Results:
+    """Read what `write_table` wrote.
+
+    Raises:
+        AblationError: the file is something else. It is left in place.
+    """
+    try:
+        content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
+        about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)
+        table = content.to_pandas()[[*_COLUMNS]].astype(_COLUMNS)
+        settings, runs = read_kept(about.grid, file.parent)
+        if [run.name for run in about.runs] != [run.name for run in runs]:
+            raise ValueError("its runs are not those of its grid")
+        if not {*table["run"].unique()} <= {run.name for run in runs}:
+            raise ValueError("its rows are not those of its runs")
+        return Results(settings, about.runs, table, about.control, about.beginnings)
+    except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:
+        raise AblationError(
+            f"{file} is not a table that `ablate report` wrote ({error}). It was left in place"
+        ) from error

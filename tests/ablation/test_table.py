@@ -1,0 +1,148 @@
+"""Test that a report's table holds all that a report reads, is written whole, and is refused when corrupt."""
+
+import copy
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.table import (
+    Results,
+    RunResult,
+    gathered,
+    read_any,
+    read_results,
+    read_table,
+    write_table,
+)
+from grpo_verl_ext.cli import app
+
+
+@pytest.fixture
+def folder(tmp_path: Path, grid_of, leave) -> Path:
+    """Finished runs, one with a record and NaN; one that is corrupt, one that has only begun."""
+    grid_of(["base", "other"], ["acc"])
+    run = leave("base", 1, {0: {"acc": 0.1}, 1: {"acc": math.nan, "loss": 1e-9}, 2: {"acc": 0.3, "loss": 2}})
+    record = {"overrides": ["a=1"], "steps": 2, "git_revision": None, "versions": {"verl": "0.9.1"}}
+    (run / "run.json").write_text(json.dumps(record))
+    leave("other", 1, {1: {"acc": 0.2}, 2: {}})
+    leave("other", 2, {1: {"acc": 0.2}})
+    corrupt = leave("base", 2, {1: {"acc": 0.2}})
+    (corrupt / "attempt-1.jsonl").write_text("{\n")
+    return tmp_path
+
+
+def test_what_is_read_back_is_what_was_written(folder: Path, tmp_path: Path) -> None:
+    file, results = tmp_path / "kept.parquet", read_results(folder)
+    assert [run.state.value for run in results.runs] == ["finished", "finished", "unreadable", "begun"]
+    write_table(results, file)
+    back = read_table(file)
+    assert back.runs == results.runs
+    assert logged(back) == logged(results)
+    assert back.settings.as_dict() == results.settings.as_dict()
+    assert str(folder).encode() not in file.read_bytes(), "the file is shown to others"
+    assert list(pd.read_parquet(file).columns) == ["run", "variant", "seed", "step", "metric", "value"]
+
+
+def logged(results: Results) -> list[tuple[object, ...]]:
+    """All rows of the table; values by repr, for NaN is not equal to itself."""
+    rows = results.table.astype({"value": object}).itertuples(index=False)
+    return sorted((*row[:-1], repr(float(row[-1]))) for row in rows)
+
+
+values = st.floats(allow_infinity=False, allow_nan=True, width=64)
+metrics = st.dictionaries(st.integers(0, 5), st.dictionaries(st.sampled_from("abcd"), values))
+
+
+@given(metrics=metrics)
+@settings(derandomize=True, deadline=None)
+def test_metrics_survive_whatever_steps_have_them(tmp_path_factory: pytest.TempPathFactory, metrics) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.parquet"
+    grid = GridSettings(
+        folder="f", steps=1, base=[], axes={"a": {"b": []}}, seeds=[1], baseline=["b"], metrics=["a"]
+    )
+    results = gathered(grid, [(RunResult("b", 1, State.FINISHED), metrics)])
+    wanted = sorted(
+        ("b/seed-1", "b", 1, step, name, repr(float(value)))
+        for step, own in metrics.items()
+        for name, value in own.items()
+    )
+    assert logged(results) == wanted
+    write_table(results, file)
+    assert logged(read_table(file)) == wanted
+
+
+def test_a_report_of_the_table_is_that_of_the_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kept = tmp_path_factory.mktemp("kept")
+    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
+    assert finished.exit_code == 0, finished.output
+    (folder / "metrics.parquet").rename(kept / "metrics.parquet")
+    for source in (kept / "metrics.parquet", kept):
+        again = CliRunner().invoke(app, ["ablate", "report", str(source)])
+        assert again.exit_code == 0, again.output
+        for name in ("report.md", "report.csv", "report.json", "report.html", "curve-acc.svg"):
+            assert (kept / name).read_text() == (folder / name).read_text(), name
+            (kept / name).unlink()
+
+
+def test_a_folder_of_runs_wins_over_a_table_in_it(folder: Path, leave) -> None:
+    write_table(read_results(folder), folder / "metrics.parquet")
+    leave("other", 2, {2: {"acc": 0.5}})
+    results, at = read_any(folder)
+    assert (results.runs[3].state, at) == (State.FINISHED, folder)
+
+
+def test_another_file_is_refused_and_left(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.parquet"
+    pd.DataFrame({"step": [1]}).to_parquet(tmp_path / "another.parquet")
+    for content in (b"", b"PAR1", b"{}", (tmp_path / "another.parquet").read_bytes()):
+        file.write_bytes(content)
+        for source in (file, tmp_path):
+            refused = CliRunner().invoke(app, ["ablate", "report", str(source)])
+            assert refused.exit_code == 1
+            assert "metrics.parquet is not a table that `ablate report` wrote" in refused.stderr
+            assert refused.stderr.count("\n") == 1
+        assert file.read_bytes() == content
+
+
+def test_a_spoiled_table_is_refused(folder: Path) -> None:
+    results, file = read_results(folder), folder / "kept.parquet"
+    table, runs = results.table, results.runs
+    for name, spoiled in (
+        ("runs", runs[1:]),
+        ("runs", [replace(runs[0], variant="another"), *runs[1:]]),
+        ("runs", [replace(runs[0], seed=3), *runs[1:]]),
+        ("table", table.drop(columns="step")),
+        ("table", table.assign(run="another")),
+        ("table", table.assign(value="much")),
+        ("table", table.assign(seed="one")),
+    ):
+        changed = copy.copy(results)
+        setattr(changed, name, spoiled)
+        write_table(changed, file)
+        with pytest.raises(AblationError, match=r"kept\.parquet is not a table that"):
+            read_table(file)
+
+
+def test_a_write_that_fails_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "metrics.parquet"
+    file.write_text("old")
+    results = read_results(folder)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_table(results, file)
+    assert file.read_text() == "old"
