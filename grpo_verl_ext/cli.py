@@ -22,7 +22,6 @@ from grpo_verl_ext.utils.console import interruptible, one_message, print_any_ch
 
 if TYPE_CHECKING:
     from grpo_verl_ext.ablation.checks import Plugin
-    from grpo_verl_ext.ablation.terminal import Push
 
 
 class _Commands(TyperGroup):
@@ -340,13 +339,12 @@ def _ablate_plan(
     from grpo_verl_ext.ablation.grid import AblationError, read_grid
 
     with one_message("ablate", AblationError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
-        from grpo_verl_ext.ablation.plan import Sources
         from grpo_verl_ext.ablation.terminal import print_plan
 
         settings = read_grid(grid, overrides or [])
         options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
         run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
-        print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, sources=Sources(pilot, sd))
+        print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, pilot=pilot, sd=sd)
 
 
 @_ablate.command("run")
@@ -410,12 +408,9 @@ def _ablate_report(
     errors = (AblationError, TrackerError)
     with one_message("ablate", *errors, extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report
+        from grpo_verl_ext.launch.tracker import pusher
 
-        push: Push | None = None
-        if tracker is not None:
-            from grpo_verl_ext.launch.tracker import pusher
-
-            push = pusher(tracker)
+        push = None if tracker is None else pusher(tracker)
         print_report(source, threshold=threshold, output=output, push=push)
 
 

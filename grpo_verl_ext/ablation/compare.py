@@ -25,7 +25,7 @@ from grpo_verl_ext.ablation.table import Results
 CONFIDENCE = 0.95
 NO_SPREAD = 1e-12
 """Standard deviations below this share of the values are rounding."""
-Curves = Mapping[tuple[str, int], "pd.Series[float]"]
+_Curves = Mapping[tuple[str, int], "pd.Series[float]"]
 """(variant, seed) → values by step, steps rising."""
 
 
@@ -36,7 +36,7 @@ def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[
     return {(run.variant, run.seed): found[run.name] for run in results.compared if run.name in found}
 
 
-def steps_of_most(curves: Curves) -> list[int]:
+def steps_of_most(curves: _Curves) -> list[int]:
     """The steps that more than half of the curves have, rising."""
     counted = Counter(step for curve in curves.values() for step in curve.index)
     return sorted(step for step, count in counted.items() if 2 * count > len(curves))
@@ -56,7 +56,7 @@ def _whole_curves(results: Results, metric: str) -> dict[tuple[str, int], pd.Ser
     }
 
 
-def area(curve: pd.Series[float]) -> float:
+def _area(curve: pd.Series[float]) -> float:
     """Area under the curve divided by its width, by trapezoids: the mean on the way.
 
     A curve of one point has that value.
@@ -74,7 +74,7 @@ def _second_half(curve: pd.Series[float]) -> float:
 MEASURES: dict[str, Callable[[pd.Series[float]], float]] = {
     "final": lambda curve: float(curve.iloc[-1]),
     "best": lambda curve: float(curve.max()),  # on a noisy curve it overstates what was reached
-    "area": area,
+    "area": _area,
     "mean": lambda curve: float(curve.mean(skipna=False)),
     "second_half": _second_half,
 }
@@ -98,7 +98,7 @@ def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int
 
 
 @dataclass(frozen=True)
-class Summary:
+class _Summary:
     """One variant over its seeds; std and the 95 % interval are None with one seed, and for a NaN."""
 
     seeds: int
@@ -110,7 +110,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class VersusBaseline:
+class _Versus:
     """A variant minus the baseline over their common seeds; None where the seeds are too few."""
 
     seeds: int
@@ -145,7 +145,7 @@ def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.floa
     return mean, std, mean - half, mean + half
 
 
-def summarize(values: Sequence[float]) -> Summary:
+def summarize(values: Sequence[float]) -> _Summary:
     """Mean, standard deviation and 95 % interval.
 
     Raises:
@@ -154,11 +154,11 @@ def summarize(values: Sequence[float]) -> Summary:
     if not values:
         raise ValueError("there is no value to summarize")
     if len(values) < 2 or not all(map(math.isfinite, values)):
-        return Summary(len(values), fmean(values))
-    return Summary(len(values), *map(float, interval(np.array(values), CONFIDENCE)))
+        return _Summary(len(values), fmean(values))
+    return _Summary(len(values), *map(float, interval(np.array(values), CONFIDENCE)))
 
 
-def compare(variant: dict[int, float], baseline: dict[int, float]) -> VersusBaseline | None:
+def compare(variant: dict[int, float], baseline: dict[int, float]) -> _Versus | None:
     """Compare two variants, paired by seed; None without a common seed.
 
     Args:
@@ -177,9 +177,9 @@ def compare(variant: dict[int, float], baseline: dict[int, float]) -> VersusBase
     largest = max(abs(value) for seed in common for value in (variant[seed], baseline[seed]))
     if whole.std is None or whole.std <= NO_SPREAD * largest:
         # One seed, the same difference with every seed but for rounding, or NaN: no t-distribution.
-        return VersusBaseline(whole.seeds, whole.mean, **counts)
+        return _Versus(whole.seeds, whole.mean, **counts)
     tested = stats.ttest_1samp(differences, 0.0)
-    return VersusBaseline(
+    return _Versus(
         seeds=whole.seeds,
         difference=whole.mean,
         low=whole.low,
@@ -261,7 +261,7 @@ def bands(results: Results, metric: str) -> list[Band]:
 def report_rows(results: Results) -> list[dict[str, Any]]:
     """One for each metric, measure and variant that has finished runs with the metric, as plain values.
 
-    They are `Summary`, ``versus_`` and `VersusBaseline`, ``adjusted_p`` after Benjamini–Hochberg over the
+    They are `_Summary`, ``versus_`` and `_Versus`, ``adjusted_p`` after Benjamini–Hochberg over the
     variants of this metric and measure, and ``by_seed``.
     """
     primary = results.settings.primary

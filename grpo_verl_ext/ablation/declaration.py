@@ -12,12 +12,10 @@ from grpo_verl_ext.utils.documents import Document
 
 Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
-DECLARABLE: tuple[str, ...] = get_args(Measure)
+_DECLARABLE: tuple[str, ...] = get_args(Measure)
 
 FEWEST = 3
 """Fewer common starts are never decided."""
-SEPARATOR = "-"
-"""Joins the labels of a variant."""
 
 
 @dataclass
@@ -167,12 +165,12 @@ class Declaration(Document):
     @property
     def variants(self) -> list[str]:
         """Names of the variants: their labels, joined."""
-        return [SEPARATOR.join(labels) for labels in product(*self.axes.values())]
+        return ["-".join(labels) for labels in product(*self.axes.values())]
 
     @property
     def base_variant(self) -> str:
         """The variant of ``baseline``."""
-        return SEPARATOR.join(self.baseline)
+        return "-".join(self.baseline)
 
     @property
     def comparisons(self) -> list[Comparison]:
@@ -246,7 +244,7 @@ def _missing(grid: Declaration) -> Iterator[str]:
     if (grid.expect or grid.own_control) and grid.primary is None:
         yield (
             "primary is not given, which expect and control are about; valid is a metric and one of "
-            f"{', '.join(DECLARABLE)}. Type: 'primary={{metric: <metric>, measure: area}}'"
+            f"{', '.join(_DECLARABLE)}. Type: 'primary={{metric: <metric>, measure: area}}'"
         )
     if grid.expect and grid.margin is None:
         yield "margin is not given, the smallest difference that matters to expect. Type: margin=0.05"

@@ -9,7 +9,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.ablation.declaration import SEPARATOR, Declaration, contradictions
+from grpo_verl_ext.ablation.declaration import Declaration, contradictions
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import as_plain, from_plain, read_yaml
 
@@ -97,7 +97,7 @@ def _run(settings: GridSettings, choices: tuple[tuple[str, list[str]], ...], see
     of_variant = [override for _, overrides in choices for override in overrides]
     of_seed = [override.replace("{seed}", str(seed)) for override in settings.seed_overrides]
     overrides, grid = [*settings.base, *of_variant, *of_seed], Path(settings.folder)
-    variant = SEPARATOR.join(label for label, _ in choices)
+    variant = "-".join(label for label, _ in choices)
     name = f"{variant}/seed-{seed}"
     return GridRun(
         variant, seed, VerlRun(grid / name, overrides, settings.steps, (grid.resolve().name, name))
@@ -142,15 +142,15 @@ def _wrong_names(settings: GridSettings) -> Iterator[str]:
         )
     taken: dict[str, tuple[str, ...]] = {}
     for labels in product(*settings.axes.values()):
-        variant = SEPARATOR.join(labels)
+        variant = "-".join(labels)
         if len(variant) > _LONGEST:
             yield (
                 f"the labels {', '.join(labels)} name a folder with {len(variant)} characters; "
-                f"valid are {_LONGEST} when joined by {SEPARATOR}. Shorten them"
+                f"valid are {_LONGEST} when joined by -. Shorten them"
             )
         other = taken.setdefault(variant.casefold(), labels)
         if other != labels:
             yield (
                 f"the labels {', '.join(other)} and {', '.join(labels)} name one folder, {variant}; valid "
-                f"are labels that differ when joined by {SEPARATOR}. Rename one of them"
+                f"are labels that differ when joined by -. Rename one of them"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -33,46 +32,44 @@ from grpo_verl_ext.ablation.table import Results, read_any, read_results
 from grpo_verl_ext.ablation.verdicts import figures
 from grpo_verl_ext.utils.console import print_table
 
-
-@dataclass(frozen=True)
-class Sources:
-    """Where the spread comes from; without both, from what the grid itself has finished."""
-
-    pilot: Path | None = None
-    sd: float | None = None
+_WHERE_FROM = (
+    "Type: --pilot <folder or table of a grid that logged it>, or --sd <standard deviation of paired "
+    "differences>"
+)
 
 
-def print_power(console: Console, settings: GridSettings, sources: Sources) -> None:
+def print_power(console: Console, settings: GridSettings, pilot: Path | None, sd: float | None) -> None:
     """Print what the declared numbers of starts cost, and what they can tell; nothing without a comparison.
 
+    The spread is ``sd``, that of the grid ``pilot``, or that of the runs that the grid itself has finished.
+
     Raises:
-        AblationError: the pilot cannot be read or lacks the primary, or the sources do not fit the grid.
+        AblationError: the pilot cannot be read or lacks the primary, or pilot and sd do not fit the grid.
     """
-    option = "--pilot" if sources.pilot is not None else "--sd" if sources.sd is not None else None
+    option = "--pilot" if pilot is not None else "--sd" if sd is not None else None
     if option is not None and not settings.expect:
         raise AblationError(
             f"{option} is given, but the grid declares no comparison, so that no power can be computed. "
             f"Write primary, margin, expect and control into the grid, or leave {option} out"
         )
-    if sources.sd is not None and not 0 < sources.sd < math.inf:
-        raise AblationError(f"--sd is {sources.sd:g}; valid is a number > 0. Type: --sd 0.04")
+    if sd is not None and not 0 < sd < math.inf:
+        raise AblationError(f"--sd is {sd:g}; valid is a number > 0. Type: --sd 0.04")
     primary, margin, count = settings.primary, settings.margin, len(settings.expect)
     if primary is None or margin is None or not count:
         return
-    folder, pilot = Path(settings.folder), sources.pilot
+    folder = Path(settings.folder)
     grids = {str(folder): read_results(folder)} if (folder / GRID).is_file() else {}
     grids |= {} if pilot is None else {str(pilot): read_any(pilot)[0]}
     curves = [curves_of(grid, STEP_SECONDS) for grid in grids.values()]
-    sd, origin = _sd(settings, primary, sources, grids)
+    origin = "--sd"
+    if sd is None:
+        sd, origin = _sd(settings, primary, pilot, grids)
     console.print(
         f"{count} comparison{'s' * (count > 1)} of the {primary}; "
         f"margin {margin:g}; alpha {settings.alpha:g}, {settings.level:.2g} for each"
     )
     if sd is None:
-        console.print(
-            f"The power is unknown: {origin}. Type: --pilot <folder or table of a grid that logged it>, or "
-            f"--sd <standard deviation of paired differences>"
-        )
+        console.print(f"The power is unknown: {origin}. {_WHERE_FROM}")
     else:
         console.print(f"SD of paired differences: {figures(sd)} (from {origin})")
         sd *= settings.spread_factor
@@ -88,11 +85,9 @@ def print_power(console: Console, settings: GridSettings, sources: Sources) -> N
 
 
 def _sd(
-    settings: GridSettings, primary: Primary, sources: Sources, grids: dict[str, Results]
+    settings: GridSettings, primary: Primary, pilot: Path | None, grids: dict[str, Results]
 ) -> tuple[float | None, str]:
     """The standard deviation and where it is from; or None and why it is not known."""
-    if sources.sd is not None:
-        return sources.sd, "--sd"
     for name, results in reversed(grids.items()):  # the pilot first
         values = values_of(results, primary.metric, primary.measure)
         there = [variant for variant in results.variants if values[variant]]
@@ -104,7 +99,7 @@ def _sd(
                 f"{name}: {', '.join(spread.variants)}; {spread.starts} starts; "
                 f"{spread.degrees} degrees of freedom"
             )
-        if name == str(sources.pilot):
+        if name == str(pilot):
             raise AblationError(
                 f"--pilot is {name}, in which no two variants have finished two common starts that have "
                 f"{primary.metric}; valid is a grid that logged it to its last step. "

@@ -19,7 +19,7 @@ from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.ablation.compare import CONFIDENCE
 from grpo_verl_ext.ablation.declaration import Primary
 from grpo_verl_ext.ablation.table import TABLE, write_table
-from grpo_verl_ext.ablation.verdicts import VerdictOutcome, figures, starts_as_text
+from grpo_verl_ext.ablation.verdicts import VerdictOutcome, figures
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 
@@ -161,7 +161,8 @@ def _exploratory(difference: Difference, compared: str) -> str:
         if difference.low is None or difference.high is None
         else f"{figures(difference.low)} … {figures(difference.high)}"
     )
-    return f"{difference.name}, {compared}, {starts_as_text(len(difference.by_seed))}: {mean} ({ends})"
+    starts = len(difference.by_seed)
+    return f"{difference.name}, {compared}, {starts} start{'s' * (starts != 1)}: {mean} ({ends})"
 
 
 def _tables(analysis: Analysis) -> list[TextTable]:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.state import (
     FAILURE,
+    NOTE,
     RUN_RECORD,
     Progress,
     State,
-    check_jobs,
     has_steps,
     noted_job,
     read_record,
@@ -122,13 +122,32 @@ def go(
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, AblationError):
         check_records(runs)
-        check_jobs([run.training for run in runs], executor.address)
+        _check_jobs([run.training for run in runs], executor.address)
         accepted()
         submitted = [run for run in runs if noted_job(run.training.folder)]
         left = [run for run in runs if run not in submitted]
         new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
         _train([*submitted, *new], _Work(watcher, executor, before_each, inputs_of))
     return [run for run in runs if status_of(run).state is State.FAILED]
+
+
+def _check_jobs(runs: Sequence[VerlRun], address: str | None) -> None:
+    """Refuse to train a run that a job on another cluster may be training.
+
+    Args:
+        address: of the cluster that is to train the runs; None: this machine.
+
+    Raises:
+        AblationError: names the job.
+    """
+    for run in runs:
+        job = noted_job(run.folder)
+        if job is not None and job.address != address:
+            raise AblationError(
+                f"{run.folder} was submitted to {job.address} as job {job.submission_id}, which may be "
+                f"running. To keep watching it type --ray-address {job.address}; to abandon it: "
+                f"{job.stop_command}, then rm '{run.folder / NOTE}'"
+            )
 
 
 def check_clean(run: GridRun | None = None) -> None:

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, DocumentError, read_json
 from grpo_verl_ext.utils.files import write_whole
 
@@ -162,25 +161,6 @@ def noted_job(folder: Path) -> Job | None:
             f"{file} is not the note of a job ({error}). It was left in place; check with "
             f"`ray job list` whether the run's job is there, and move the file away"
         ) from error
-
-
-def check_jobs(runs: Sequence[VerlRun], address: str | None) -> None:
-    """Refuse to train a run that a job on another cluster may be training.
-
-    Args:
-        address: of the cluster that is to train the runs; None: this machine.
-
-    Raises:
-        AblationError: names the job.
-    """
-    for run in runs:
-        job = noted_job(run.folder)
-        if job is not None and job.address != address:
-            raise AblationError(
-                f"{run.folder} was submitted to {job.address} as job {job.submission_id}, which may be "
-                f"running. To keep watching it type --ray-address {job.address}; to abandon it: "
-                f"{job.stop_command}, then rm '{run.folder / NOTE}'"
-            )
 
 
 def runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:

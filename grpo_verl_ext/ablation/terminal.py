@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 from rich import box
@@ -22,7 +21,7 @@ from grpo_verl_ext.ablation.figures import draw
 from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.kept import check_unchanged, keep_grid, note_beginning
 from grpo_verl_ext.ablation.page import write_page
-from grpo_verl_ext.ablation.plan import Sources, declared_starts, print_power, run_until_decided
+from grpo_verl_ext.ablation.plan import declared_starts, print_power, run_until_decided
 from grpo_verl_ext.ablation.report import TextTable, report_of, tracked, write_files
 from grpo_verl_ext.ablation.run import (
     Executor,
@@ -52,7 +51,13 @@ _WIDTH = 120
 
 
 def print_plan(
-    settings: GridSettings, plugin: checks.Plugin, *, retry_failed: bool, command: str, sources: Sources
+    settings: GridSettings,
+    plugin: checks.Plugin,
+    *,
+    retry_failed: bool,
+    command: str,
+    pilot: Path | None,
+    sd: float | None,
 ) -> None:
     """Compose all runs and list them, and say what a declaration can tell; start nothing.
 
@@ -71,7 +76,7 @@ def print_plan(
         f"{len(left)} of {len(runs)} runs to do, {estimate(statuses, left)}. To start them: {command}"
     )
     _print_failures(console, statuses)
-    print_power(console, settings, sources)
+    print_power(console, settings, pilot, sd)
     _print_missing_control(console, settings)
 
 
@@ -164,19 +169,19 @@ def _train(
     return all(status.state is State.FINISHED for status in statuses)
 
 
-Push = Callable[[str, str, Mapping[str, Any], Sequence[tuple[int, Mapping[str, float]]]], None]
-"""Sends project, name, configuration and rows, numbers by step, to a tracker."""
-
-
 def print_report(
-    source: Path, *, threshold: float | None, output: Path | None = None, push: Push | None = None
+    source: Path,
+    *,
+    threshold: float | None,
+    output: Path | None = None,
+    push: Callable[..., None] | None = None,
 ) -> None:
     """Compare a grid's finished runs on the terminal and in files.
 
     Args:
         source: the grid's folder, or the table of a report; the files go into that folder.
         output: take the files into this folder instead.
-        push: also send the curves and the verdicts to a tracker.
+        push: sends project, name, configuration and rows, numbers by step, to a tracker; None: nowhere.
 
     Raises:
         AblationError: the source cannot be read.

@@ -306,16 +306,12 @@ def _needs(verdict: Verdict, margin: float) -> str:
 def _measured(verdict: Verdict, primary: Primary) -> str:
     """``gvpo − grpo, area of acc, 12 starts: +0.021 (−0.008 … 0.050)``, as far as it is known."""
     number = Primary(primary.metric, verdict.measure)  # type: ignore[arg-type]
-    text = f"{verdict.variant} − {verdict.against}, {number}, {starts_as_text(verdict.starts)}"
+    starts = f"{verdict.starts} start{'s' * (verdict.starts != 1)}"
+    text = f"{verdict.variant} − {verdict.against}, {number}, {starts}"
     text += "" if verdict.difference is None else f": {figures(verdict.difference, '+')}"
     if verdict.low is None or verdict.high is None:
         return text
     return f"{text} ({figures(verdict.low)} … {figures(verdict.high)})"
-
-
-def starts_as_text(count: int) -> str:
-    """``1 start``, ``12 starts``."""
-    return f"{count} start" + "s" * (count != 1)
 
 
 def figures(value: float, sign: str = "") -> str:

@@ -14,7 +14,6 @@ from grpo_verl_ext.ablation import report as documents
 from grpo_verl_ext.ablation.analysis import Analysis, all_warnings
 from grpo_verl_ext.ablation.compare import (
     MEASURES,
-    area,
     costs_of,
     reached,
     report_rows,
@@ -32,8 +31,8 @@ CURVE = pd.Series({0: 0.25, 4: 0.75, 6: 0.5})
 def test_measures_by_hand() -> None:
     assert (MEASURES["final"](CURVE), MEASURES["best"](CURVE)) == (0.5, 0.75)
     # (4 · 0.5 + 2 · 0.625) / 6.
-    assert area(CURVE) == pytest.approx(3.25 / 6)
-    assert area(pd.Series({4: 0.75})) == 0.75
+    assert MEASURES["area"](CURVE) == pytest.approx(3.25 / 6)
+    assert MEASURES["area"](pd.Series({4: 0.75})) == 0.75
 
 
 def test_costs_are_sums_and_a_peak(declared: Analysis) -> None:
