@@ -49,7 +49,6 @@ def test_the_commands() -> None:
             "ablate report",
             "ablate reproduce",
             "ablate run",
-            "anatomy",
             "doctor",
             "invariance",
         ),

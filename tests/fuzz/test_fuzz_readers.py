@@ -18,7 +18,6 @@ from grpo_verl_ext.ablation.declaration.kept import GRID
 from grpo_verl_ext.ablation.running.responses import KEPT, NO_DIFFERENCE, Measure, read_responses
 from grpo_verl_ext.ablation.running.results import read_results
 from grpo_verl_ext.ablation.running.state import NOTE, RUN_RECORD, Job, noted_job, read_record
-from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import IterateManifest, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
@@ -206,12 +205,9 @@ def test_a_dump(file: Path, lines: list[bytes]) -> None:
         responses = read_dump(file)
     except CorruptDumpError as error:
         left_in_place(file, content, error)
-        with pytest.raises(AnatomyError):
-            list(read_steps(file))
     else:
         assert len(responses) == len([line for line in content.split(b"\n") if line])
         assert all(type(response) is Response for response in responses)
-        assert sum(map(len, read_steps(file))) == len(responses)
 
 
 @fuzzing(60)

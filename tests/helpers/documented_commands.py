@@ -74,10 +74,7 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext ablate report examples/ablations/results/…": (
         "tests/ablation/test_kept_results.py::test_the_report_is_made_anew_and_is_the_same"
     ),
-    "grpo-verl-ext anatomy rollouts --tokenizer …": (
-        "tests/anatomy/test_anatomy_command.py::test_the_embedded_tasks_own_dump_as_verl_writes_it"
-    ),
-    "grpo-verl-ext anatomy rollouts/16.jsonl …": "tests/anatomy/test_anatomy_command.py::test_two_models",
+    "python examples/anatomy.py rollouts …": "tests/examples/test_anatomy.py::test_a_dump_is_drawn",
     "grpo-verl-ext doctor": "tests/doctor/test_doctor.py::test_a_ray_worker_is_asked_for_real",
     "grpo-verl-ext doctor +algo=gvpo …": "tests/doctor/test_doctor.py::test_words_for_people",
     "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",
