@@ -82,19 +82,6 @@ def encode(
     )
 
 
-@torch.no_grad()
-def probability_of_responses(model: PreTrainedModel, examples: Part) -> float:
-    """Return the mean probability of the labelled tokens of a row, all in sequence: Σᵢ Πₜ p(yᵢₜ | …) / B.
-
-    It is the expected share of exactly these responses when one is sampled a prompt at temperature 1.
-    """
-    input_ids, labels = examples
-    log_probs = model(input_ids=input_ids, use_cache=False).logits[:, :-1].log_softmax(-1)
-    wanted = labels[:, 1:]
-    chosen = log_probs.gather(2, wanted.clamp_min(0)[..., None])[..., 0]
-    return float((chosen * (wanted != IGNORED_LABEL)).sum(1).exp().mean())
-
-
 def _gradients(
     model: PreTrainedModel, parameters: list[torch.nn.Parameter], part: Part
 ) -> tuple[torch.Tensor, ...]:

@@ -55,12 +55,12 @@ STARTED_BY: Mapping[str, str] = {
     # fewer examples
     "FUZZ_EXAMPLES=20000 python -m pytest tests/fuzz": CI,
     "grpo-verl-ext prepare chain_sum --seed 1": "tests/end_to_end/conftest.py::chain_sum",
-    "grpo-verl-ext prepare reasoning_gym --task countdown …": (
-        "tests/tasks/test_reasoning_gym.py::test_prepare_gives_the_same_bytes_whatever_the_hashes"
+    "python examples/tasks/reasoning_gym_data.py --task countdown …": (
+        "tests/examples/test_reasoning_gym.py::test_prepare_gives_the_same_bytes_whatever_the_hashes"
     ),
     # a tiny file of its kind; with --all the package's
-    "grpo-verl-ext prepare smollm2": (
-        "tests/tasks/test_smollm2.py::test_it_is_found_again_and_another_file_is_said"
+    "python examples/tasks/smollm2_model.py": (
+        "tests/examples/test_smollm2_model.py::test_it_is_found_again_and_another_file_is_said"
     ),
     "grpo-verl-ext iterate run examples/iterate_chain_sum.yaml": (
         "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
