@@ -32,7 +32,6 @@ Advice = Mapping[str, Advise]
 _RECORDS = (
     "reference.checks:REFERENCE_REFRESH",
     "measure.checks:GOLD_MEASUREMENT",
-    "measure.checks:REWARDED_MEASUREMENT",
     "measure.checks:TRAINING_REWARDS",
     "measure.checks:REQUEST_SEEDS",
     "stored.checks:STORED_RESPONSES",
