@@ -69,7 +69,9 @@ def encode(
     Args:
         examples: pairs of a user's message and a response.
     """
-    asked = [_chat(tokenizer, question) for question, _ in examples]
+    chats = [[{"role": "user", "content": question}] for question, _ in examples]
+    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+    asked = [tokenizer.encode(text) for text in texts]
     said = [
         [*tokenizer.encode(answer), tokenizer.eos_token_id][:max_response_tokens] for _, answer in examples
     ]
@@ -87,13 +89,6 @@ def _gradients(
 ) -> tuple[torch.Tensor, ...]:
     input_ids, labels = part
     return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
-
-
-def _chat(tokenizer: PreTrainedTokenizerBase, question: str) -> list[int]:
-    chat = [{"role": "user", "content": question}]
-    text: str = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    ids: list[int] = tokenizer.encode(text)
-    return ids
 
 
 def _lr_factor(step: int, steps: int) -> float:

@@ -54,11 +54,12 @@ def _gsm8k_tags(
     """Write GSM8K's problems with a system prompt that asks for the tags."""
     from grpo_verl_ext.tasks.gsm8k_tags import gsm8k_tags_folder, prepare_gsm8k_tags
 
+    console = make_console()
     with one_message("gsm8k_tags", PreparedFolderError):
-        outcome = prepare_gsm8k_tags(source, folder or gsm8k_tags_folder(), force=force, on_wait=_waiting)
-    words = outcome.words("{train} training and {test} test prompts".format(**outcome.manifest.found))
-    make_console().print(words)
-
-
-def _waiting() -> None:
-    make_console().print("waiting: another process is preparing the same folder")
+        outcome = prepare_gsm8k_tags(
+            source,
+            folder or gsm8k_tags_folder(),
+            force=force,
+            on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
+        )
+    console.print(outcome.words("{train} training and {test} test prompts".format(**outcome.manifest.found)))

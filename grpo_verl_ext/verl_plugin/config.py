@@ -254,7 +254,7 @@ class Options(Section):
                 None,
                 why=f"{GOLD_RESPONSES} needs the responses to measure",
                 valid="a data file, or a list of them",
-                fix=f"+{GOLD_RESPONSES}.files=${{data.val_files}}",
+                fix=Line(f"+{GOLD_RESPONSES}.files=${{data.val_files}}"),
             )
         return options
 

@@ -4,7 +4,6 @@ They are the measurement of wanted responses, the metrics of training rewards, a
 trainer checks the rows of the files.
 """
 
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -29,38 +28,33 @@ def check_gold_responses(config: DictConfig) -> None:
     Raises:
         SettingError: the first wrong setting.
     """
-    options = Options.from_config(config.algorithm).gold_responses
+    options, key = Options.from_config(config.algorithm).gold_responses, f"{GOLD_RESPONSES}.files"
     if options is None or (config.data.get("custom_cls") or {}).get("path"):
         return  # a class of the user's may read anything
-    for file in map(home_resolved, options.names):
-        if file.suffix == ".parquet" and file.is_file():
-            _check_file(file, options.response_key)
-
-
-def _check_file(file: Path, column: str) -> None:
     import pyarrow.parquet  # heavy, and this module is loaded in all processes of a training
 
-    key = f"{GOLD_RESPONSES}.files"
-    try:
-        content = pyarrow.parquet.ParquetFile(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise SettingError(
-            key,
-            str(file),
-            why=f"that is not a readable parquet file ({error}); it was left in place",
-            fix=f"{key}=<another file>",
-        ) from error
-    if content.metadata.num_rows == 0:
-        raise SettingError(key, str(file), why="it has no row to measure", fix=f"{key}=<another file>")
-    if not _has_column(content.schema_arrow, column):
-        key = f"{GOLD_RESPONSES}.response_key"
-        raise SettingError(
-            key,
-            column,
-            why=f"{file} has no such column",
-            valid=f"a dotted key of {', '.join(content.schema_arrow.names)}",
-            fix=f"{key}=<one of them>",
-        )
+    for file in map(home_resolved, options.names):
+        if file.suffix != ".parquet" or not file.is_file():
+            continue
+        try:
+            content = pyarrow.parquet.ParquetFile(file)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise SettingError(
+                key,
+                str(file),
+                why=f"that is not a readable parquet file ({error}); it was left in place",
+                fix=f"{key}=<another file>",
+            ) from error
+        if content.metadata.num_rows == 0:
+            raise SettingError(key, str(file), why="it has no row to measure", fix=f"{key}=<another file>")
+        if not _has_column(content.schema_arrow, options.response_key):
+            raise SettingError(
+                f"{GOLD_RESPONSES}.response_key",
+                options.response_key,
+                why=f"{file} has no such column",
+                valid=f"a dotted key of {', '.join(content.schema_arrow.names)}",
+                fix=f"{GOLD_RESPONSES}.response_key=<one of them>",
+            )
 
 
 def _has_column(schema: Any, dotted: str) -> bool:
