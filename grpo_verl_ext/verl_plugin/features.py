@@ -26,7 +26,7 @@ Refuse = Callable[[DictConfig], None]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 Checks = Mapping[str, Refuse]
-Advice = Mapping[str, Advise]
+_Advice = Mapping[str, Advise]
 """Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
 
 _RECORDS = (
@@ -64,7 +64,7 @@ class Feature:
     used: Condition = field(default=lambda _: False)
     requires: tuple[In, ...] = ()
     checks: Checks = field(default_factory=dict)
-    advice: Advice = field(default_factory=dict)
+    advice: _Advice = field(default_factory=dict)
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
     reward_models: tuple[str, ...] = ()
     trainer: str = ""

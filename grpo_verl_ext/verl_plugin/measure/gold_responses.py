@@ -28,7 +28,7 @@ from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions
 from grpo_verl_ext.verl_plugin.measure.data import first_rows
 from grpo_verl_ext.verl_plugin.measure.training_rewards import reported_of_sampled, right_by_other_responses
 
-PARTITION = "grpo_ext_gold_responses"
+_PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
 
 
@@ -93,7 +93,7 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         if not sizes.log_prob_use_dynamic_bsz:
             unit *= sizes.log_prob_micro_batch_size_per_gpu
         count = ceil(len(rows) / unit) * unit
-        batch = put_rows(PARTITION, [row.fields() for row in islice(cycle(rows), count)])
+        batch = put_rows(_PARTITION, [row.fields() for row in islice(cycle(rows), count)])
         usual = {"calculate_entropy": False, "compute_loss": False, "temperature": sizes.temperature}
         batch.extra_info.update(usual)
         self.actor_rollout_wg.compute_log_prob(batch)

@@ -34,7 +34,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
 from grpo_verl_ext.verl_plugin.measure import data, gold_responses
 from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses
-from grpo_verl_ext.verl_plugin.measure.gold_responses import PARTITION, GoldRow, read_rows
+from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldRow, read_rows
 from grpo_verl_ext.verl_plugin.measure.training_rewards import (
     means,
     reported_of_sampled,
@@ -313,10 +313,10 @@ class TestStep:
             "gold_response/log_prob": pytest.approx(expected(model, found.rows)[1], rel=1e-12),
         }
         (batch,) = asked
-        assert (len(batch), batch.partition_id) == (8, PARTITION)
+        assert (len(batch), batch.partition_id) == (8, "grpo_ext_gold_responses")
         assert batch.extra_info == {"calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
         assert found.queue.rows.keys() == {"p_0_0"}, "of the rollout"
-        assert found.queue.cleared == [PARTITION]
+        assert found.queue.cleared == ["grpo_ext_gold_responses"]
 
     def test_fewer_rows_than_ranks(self, stepped: Any, model: torch.nn.Module) -> None:
         found = stepped(computed_by(model), ranks=7, algorithm__grpo_ext__gold_responses__samples=2)
