@@ -1,6 +1,6 @@
 """Measure what bfloat16 gains and loses on this processor, with the SmolLM2 of `+task=smollm2_max`.
 
-grpo-verl-ext prepare smollm2; grpo-verl-ext prepare smollm2_max; python benchmarks/cpu_bf16.py
+python examples/tasks/smollm2_model.py; python examples/tasks/smollm2_max.py; python benchmarks/cpu_bf16.py
 
 Prints seconds of a forward pass, and of one with its backward pass, in float32 and under bfloat16 autocast.
 Also how far the log-probs of the right answers are apart: a token's mean and largest |difference|, and the
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from grpo_verl_ext.tasks.smollm2_max import smollm2_max_folder
+from grpo_verl_ext.utils.files import cache_root
 
 Precision = Callable[[], AbstractContextManager[object]]
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
-    folder = smollm2_max_folder(1)
+    folder = cache_root() / "smollm2_max" / "seed-1"
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     tokens, answers = right_answers(folder, options.rows)
     table = Table("threads", "", "forward s", "with backward s", title=f"{tokens.numel()} tokens")

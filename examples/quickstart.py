@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from quickstart_arguments import QUICKSTART
-from quickstart_run import go, open_run_folder, prepare, run_example, settings_of
+from quickstart_run import OURS, go, open_run_folder, prepare, run_example, settings_of
 from quickstart_stages import EXPECTED_SECONDS, Stages
 from quickstart_summary import draw_learning_curve, sentence, summarize, write_summary
 
@@ -24,7 +24,7 @@ def prepare_and_train(options: argparse.Namespace, overrides: list[str], out: Pa
         EXPECTED_SECONDS["prepare"],
         ", a few seconds if they are there already",
     )
-    prepare("chain_sum", "--seed", str(options.seed))
+    prepare(OURS, "prepare", "chain_sum", "--seed", str(options.seed))
     open_run_folder(out, settings_of(options, overrides))
     metrics = train(options, overrides, out, stages).metrics()
     curve = out / "learning_curve.png"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What quickstart.sh and smollm2.sh share: check the arguments, install, and start the example.
 #
-#   bash examples/quickstart_common.sh EXAMPLE EXTRAS [options] [verl overrides]
+#   [REQUIREMENTS=file] bash examples/quickstart_common.sh EXAMPLE EXTRAS [options] [verl overrides]
 set -euo pipefail
 trap 'printf "\nInterrupted. Run the same command again to resume.\n" >&2; exit 130' INT
 started=$(date +%s)
@@ -18,7 +18,7 @@ if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; 
   done
   "$python" examples/quickstart_stages.py
 fi
-bash examples/setup_cpu.sh "$extras"
+bash examples/setup_cpu.sh "$extras" ${REQUIREMENTS:+"$REQUIREMENTS"}
 # Modules compiled once serve every process that the run starts.
 unset PYTHONDONTWRITEBYTECODE
 exec "${VENV:-.venv}/bin/python" "examples/$example.py" --started "$started" "$@"

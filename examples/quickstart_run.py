@@ -64,15 +64,17 @@ def in_use(out: Path, lock: Path, example: Example) -> str:
     )
 
 
-def prepare(*arguments: str) -> None:
-    """Run ``grpo-verl-ext prepare …``, which does nothing if the cache has it; exit if it fails."""
-    program = str(Path(sys.executable).with_name("grpo-verl-ext"))
+OURS = str(Path(sys.executable).with_name("grpo-verl-ext"))
+
+
+def prepare(*command: str) -> None:
+    """Run a command that makes data or a model and does nothing if the cache has it; exit if it fails."""
     with tempfile.TemporaryFile("w+") as said:  # shown at the end: after Ctrl-C both would say how to resume
-        status = run_to_its_end([program, "prepare", *arguments], stderr=said)
+        status = run_to_its_end([*command], stderr=said)
         said.seek(0)
         sys.stderr.write(said.read())
     if status < 0:
-        sys.exit(f"grpo-verl-ext prepare ended with {ending(status)}")
+        sys.exit(f"{' '.join(command)} ended with {ending(status)}")
     if status > 0:
         sys.exit(1)  # the command has printed why
 

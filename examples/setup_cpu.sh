@@ -2,7 +2,8 @@
 # Make or update the environment for a machine without a GPU: .venv with verl, vLLM's CPU build, Ray and this
 # package. Safe to repeat; an interrupted installation starts again from nothing.
 #
-#   bash examples/setup_cpu.sh [EXTRAS]     EXTRAS: cpu (default), cpu,dev or others of pyproject.toml
+#   bash examples/setup_cpu.sh [EXTRAS [REQUIREMENTS]]     EXTRAS: cpu (default), cpu,dev or others of pyproject.toml;
+#                                                          REQUIREMENTS: a file of further packages
 #
 # Environment: PYTHON (python3), VENV (.venv). PyTorch's CPU build comes from UV_FIND_LINKS or pip's find-links,
 # a folder or page that has it; without one from PyTorch's own index, as UV_TORCH_BACKEND=cpu tells uv.
@@ -46,7 +47,8 @@ find_links=$("$VENV/bin/python" -m pip config get :env:.find-links 2>/dev/null |
 if [[ -n ${UV_FIND_LINKS:=$find_links} ]]; then export UV_FIND_LINKS; else export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-cpu}; fi
 
 "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" \
-  --constraints constraints/cpu.txt --overrides constraints/cpu-overrides.txt --editable ".[$EXTRAS]" ||
+  --constraints constraints/cpu.txt --overrides constraints/cpu-overrides.txt ${2:+--requirements "$2"} \
+  --editable ".[$EXTRAS]" ||
   fail "the installation failed. If torch==…+cpu was not found, type: UV_FIND_LINKS=<folder or page that has it> bash examples/setup_cpu.sh"
 
 rm -f "$UNFINISHED"

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from grpo_verl_ext.runs.child_process import marked
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import write_whole
 
+TASKS = Path(__file__).parent / "tasks"
 EXPECTED_SECONDS = {"prepare": 75.0, "start": 120.0, "step": 60.0}
 """On 2 cores that nothing else uses."""
 THREADS = "OMP_NUM_THREADS"
@@ -40,8 +42,8 @@ def prepare_and_train(options: argparse.Namespace, overrides: list[str], out: Pa
         EXPECTED_SECONDS["prepare"],
         ", a few seconds if they are there already",
     )
-    prepare("smollm2")
-    prepare(SMOLLM2.task, "--seed", str(options.seed))
+    prepare(sys.executable, str(TASKS / "smollm2_model.py"))
+    prepare(sys.executable, str(TASKS / "smollm2_max.py"), "--seed", str(options.seed))
     open_run_folder(out, settings_of(options, overrides))
     run, memory = run_of(options, overrides, out), PeakMemory(out)
     go(run, options.algo, stages, EXPECTED_SECONDS, on_metrics=lambda _: memory.look())
@@ -55,7 +57,8 @@ def use_all_cores() -> None:
 
 def run_of(options: argparse.Namespace, overrides: list[str], out: Path) -> VerlRun:
     settings = (
-        *(f"+algo={options.algo}", "+platform=cpu", f"+task={SMOLLM2.task}", f"task.seed={options.seed}"),
+        *(f"+algo={options.algo}", "+platform=cpu", f"hydra.searchpath=[file://{TASKS.resolve()}]"),
+        *(f"+task={SMOLLM2.task}", f"task.seed={options.seed}"),
         *(f"trainer.save_freq={TESTED_EVERY}", "trainer.max_actor_ckpt_to_keep=1"),
     )
     # behind the user's: the report compares the first test with the last, one response a prompt

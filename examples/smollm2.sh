@@ -6,4 +6,4 @@
 #
 # Safe to repeat and to interrupt, as quickstart.sh.
 set -euo pipefail
-exec bash "$(dirname "${BASH_SOURCE[0]}")/quickstart_common.sh" smollm2 cpu,smollm2,ablation "$@"
+REQUIREMENTS=examples/tasks/requirements.txt exec bash "$(dirname "${BASH_SOURCE[0]}")/quickstart_common.sh" smollm2 cpu,ablation "$@"

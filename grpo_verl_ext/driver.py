@@ -90,16 +90,16 @@ def prepare_training(config: DictConfig) -> None:
     from grpo_verl_ext.verl_plugin import usage
 
     if os.environ.get(CHECK_VARIABLE, "") not in ("", "0"):
-        check_and_exit(config)
+        _check_and_exit(config)
     if OmegaConf.select(config, PREPARED) is None and usage.uses_package(config):
         leave_ray_of_previous_training()
         choose_platform(config)
         refuse_or_warn(config)
-        settle_task(config)
+        _settle_task(config)
         hand_on(config, environment(config))
 
 
-def check_and_exit(config: DictConfig) -> NoReturn:
+def _check_and_exit(config: DictConfig) -> NoReturn:
     """Print a report on the training and end the process with its status; 2 where the check itself fails."""
     print_any_character()
     said = f"{CHECK_VARIABLE}={os.environ[CHECK_VARIABLE]}"
@@ -170,7 +170,7 @@ def settle_ray(config: DictConfig) -> WhichRay:
     return ray
 
 
-def settle_task(config: DictConfig) -> None:
+def _settle_task(config: DictConfig) -> None:
     """Resolve the section of a task of this package, whose folder is the driver's that was checked.
 
     A worker of a Ray that runs already may have another home and another cache.

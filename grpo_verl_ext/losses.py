@@ -50,7 +50,7 @@ _OF_TOKEN_LOSSES = {
 """What every loss of tokens takes besides its settings, with its description."""
 
 
-class OneCallLoss(Protocol):
+class _OneCallLoss(Protocol):
     """A function of this module: (B, T) tensors → loss (), metrics () each."""
 
     def __call__(
@@ -59,7 +59,7 @@ class OneCallLoss(Protocol):
         """Return the loss of one mini-batch and its metrics."""
 
 
-def __getattr__(name: str) -> OneCallLoss:
+def __getattr__(name: str) -> _OneCallLoss:
     """Return the function of an algorithm."""
     catalogue.enter_foreign()
     algorithm = catalogue.ALGORITHMS.get(name)
@@ -85,7 +85,7 @@ def _is_own(algorithm: Algorithm) -> bool:
 
 
 @functools.cache
-def _function_named(name: str) -> OneCallLoss:
+def _function_named(name: str) -> _OneCallLoss:
     algorithm = catalogue.ALGORITHMS[name]
     signature = _signature(algorithm)
 

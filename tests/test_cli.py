@@ -35,10 +35,7 @@ def test_help_is_printed_without_importing_torch(words: list[str], interpreter: 
     assert finished.stdout.splitlines()[-1] == "[]"
 
 
-PREPARED = (
-    *("chain_sum", "chain_sum_mixed", "chain_sum_verbose", "gsm8k_tags", "reasoning_gym"),
-    *("smollm2", "smollm2_max"),
-)
+PREPARED = ("chain_sum", "chain_sum_mixed", "chain_sum_verbose", "gsm8k_tags")
 
 
 def test_the_commands() -> None:
@@ -48,7 +45,6 @@ def test_the_commands() -> None:
             "ablate plan",
             "ablate report",
             "ablate run",
-            "anatomy",
             "doctor",
             "invariance",
         ),

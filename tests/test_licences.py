@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 import grpo_verl_ext
 
-USERS_EXTRAS = ("cpu", "iterate", "ablation", "tasks", "smollm2")
+USERS_EXTRAS = ("cpu", "iterate", "ablation")
 LEFT_OUT = {"torchaudio", "torchcodec", "torchvision", "llm", "llama-cpp-python"}
 """Of constraints/cpu-overrides.txt."""
 

@@ -143,7 +143,7 @@ def squared_error(residual: Tensor, group_size: Tensor | int) -> Tensor:
     return per_degree_of_freedom(0.5 * residual.square(), group_size)
 
 
-class SquaredErrorParts(NamedTuple):
+class _SquaredErrorParts(NamedTuple):
     """The parts of `squared_error`, (B,) each: it equals reward + variance + covariance.
 
     Summed over a prompt these are ½ Var(Ã), ½ β² Var(Δ) and −β Cov(Ã, Δ), all with k − 1.
@@ -156,11 +156,11 @@ class SquaredErrorParts(NamedTuple):
 
 def squared_error_parts(
     log_ratio: Tensor, targets: Tensor, drift: Tensor | float, group_size: Tensor | int, beta: float
-) -> SquaredErrorParts:
+) -> _SquaredErrorParts:
     """Split `squared_error` into the terms of the rewards, of the policy's spread and of their agreement."""
     implicit = beta * (log_ratio - drift)
     parts = (0.5 * targets.square(), 0.5 * implicit.square(), -targets * implicit)
-    return SquaredErrorParts(*(per_degree_of_freedom(part, group_size) for part in parts))
+    return _SquaredErrorParts(*(per_degree_of_freedom(part, group_size) for part in parts))
 
 
 def weights(residual: Tensor) -> Tensor:

@@ -21,10 +21,8 @@ flows through ``residual`` alone; Σ r_i = Σ q_i = Σ p_i = 0, so that none is 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
 from grpo_verl_ext.algorithms.gvpo import per_degree_of_freedom
 
 
@@ -79,25 +77,6 @@ ABLATED_LOSSES: dict[str, Callable[[Moments, float], Tensor]] = {
 Neither has the minimiser of GVPO: without the variance there is none, since the loss is linear in log π;
 without the covariance it is e^{R/β}, whatever the anchor.
 """
-
-
-def fit_within_prompts(
-    log_ratio: Tensor, rewards: Tensor, prompt: Tensor, beta: float
-) -> tuple[float, float]:
-    """Return slope and R² of β log(π/π′) regressed on R within prompts; see `implicit_reward_fit`.
-
-    Args:
-        log_ratio: log π(y_i) − log π′(y_i), (B,), in nats.
-        rewards: R_i, (B,).
-        prompt: number of each response's prompt, (B,) int64.
-        beta: β.
-    """
-    member = torch.ones_like(prompt, dtype=torch.bool)
-    implicit = group_deviation(beta * log_ratio.double(), prompt, member)
-    reward = group_deviation(rewards.double(), prompt, member)
-    size = group_sum(member.double(), prompt)
-    products = (reward.square(), implicit.square(), reward * implicit)
-    return implicit_reward_fit(*(per_degree_of_freedom(each, size).sum().item() for each in products))
 
 
 _ROUNDING = 1e-10

@@ -4,7 +4,7 @@ With p = log_prob, q = ref_log_prob and a token drawn from π_θ; (B, T) → (B,
 mask whatever stands there. Gradient flows through ``log_prob``. Log-ratios are limited to ±20; beyond it
 there is no gradient. An unbiased value does not make an unbiased gradient: in a loss, the gradient of `k2`
 is that of the KL on-policy, while those of `k1` and `k3` are not, which is what `with_k2_gradient` is for.
-J. Schulman, "Approximating KL Divergence", 2020.
+J. Schulman, "Approximating KL _Divergence", 2020.
 
 **Bias.** At a position the policy π = softmax(logits) gives every token v a probability, so the mean of an
 estimator over x ~ π, and the mean of its gradient in a loss, where the drawn token is held fixed, are finite
@@ -51,26 +51,26 @@ def k3(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> Tensor:
 
 _KlEstimator = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(log_prob, ref_log_prob, mask) → nats, elementwise."""
-KL_ESTIMATORS: dict[str, _KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
+_KL_ESTIMATORS: dict[str, _KlEstimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 
 @torch.no_grad()
 def token_means(log_prob: Tensor, ref_log_prob: Tensor, response_mask: Tensor) -> dict[str, Tensor]:
-    """1/N Σ_t m k_t by each of `KL_ESTIMATORS`, N = Σ_t m: (…) → () each, in nats, fp64; 0 without a token.
+    """1/N Σ_t m k_t by each of `_KL_ESTIMATORS`, N = Σ_t m: (…) → () each, in nats, fp64; 0 without a token.
 
     For metrics of a whole batch. The tokens may be padded or laid end to end (`ragged`): any shape will do.
     Takes the memory of `ragged.BLOCK` tokens beside its arguments, if these are contiguous.
     """
     check_same_shape(log_prob=log_prob, ref_log_prob=ref_log_prob, response_mask=response_mask)
-    sums = torch.zeros(len(KL_ESTIMATORS), dtype=torch.float64, device=log_prob.device)
+    sums = torch.zeros(len(_KL_ESTIMATORS), dtype=torch.float64, device=log_prob.device)
     tokens = torch.zeros((), dtype=torch.int64, device=log_prob.device)
     columns = (torch.split(each.flatten(), BLOCK) for each in (log_prob, ref_log_prob, response_mask))
     for block in zip(*columns, strict=True):
         sums += torch.stack(
-            [estimate(*block).sum(dtype=torch.float64) for estimate in KL_ESTIMATORS.values()]
+            [estimate(*block).sum(dtype=torch.float64) for estimate in _KL_ESTIMATORS.values()]
         )
         tokens += block[-1].bool().sum()
-    return dict(zip(KL_ESTIMATORS, sums / tokens.clamp(min=1), strict=True))
+    return dict(zip(_KL_ESTIMATORS, sums / tokens.clamp(min=1), strict=True))
 
 
 def with_k2_gradient(
@@ -106,7 +106,7 @@ def exact(logits: Tensor, ref_logits: Tensor, response_mask: Tensor, *, temperat
     return per_token.masked_fill(~present, 0)
 
 
-class Divergence(NamedTuple):
+class _Divergence(NamedTuple):
     """A KL, or an estimate of it, at N positions, with its gradient.
 
     Attributes:
@@ -118,7 +118,7 @@ class Divergence(NamedTuple):
     gradient: Tensor
 
 
-def expected_with_gradient(estimator: _KlEstimator, logits: Tensor, ref_logits: Tensor) -> Divergence:
+def expected_with_gradient(estimator: _KlEstimator, logits: Tensor, ref_logits: Tensor) -> _Divergence:
     """E[k] and E[∇k] over a token from π at each of N positions: (N, V) → constants, in the logits' dtype."""
     logits = logits.detach().requires_grad_()
     log_prob, ref_log_prob = logits.log_softmax(dim=-1), ref_logits.log_softmax(dim=-1)
@@ -126,13 +126,13 @@ def expected_with_gradient(estimator: _KlEstimator, logits: Tensor, ref_logits: 
     return _divergence((log_prob.detach().exp() * estimates).sum(dim=-1), logits)
 
 
-def exact_with_gradient(logits: Tensor, ref_logits: Tensor) -> Divergence:
+def exact_with_gradient(logits: Tensor, ref_logits: Tensor) -> _Divergence:
     """KL(π ‖ π_ref), `exact`, and its gradient at each of N positions: (N, V) → constants."""
     logits = logits.detach().requires_grad_()
     mask = torch.ones(1, len(logits), device=logits.device)
     return _divergence(exact(logits.unsqueeze(0), ref_logits.unsqueeze(0), mask).squeeze(0), logits)
 
 
-def _divergence(value: Tensor, logits: Tensor) -> Divergence:
+def _divergence(value: Tensor, logits: Tensor) -> _Divergence:
     (gradient,) = torch.autograd.grad(value.sum(), logits)
-    return Divergence(value.detach(), gradient)
+    return _Divergence(value.detach(), gradient)

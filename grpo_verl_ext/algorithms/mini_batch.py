@@ -35,7 +35,7 @@ class MiniBatchRows(NamedTuple):
     seed: int
 
 
-Statistic = Callable[[MiniBatchRows], Tensor]
+_Statistic = Callable[[MiniBatchRows], Tensor]
 """Rows → a number for each token, (R, T), or what broadcasts to it: (R, 1) for responses, () for all."""
 
 
@@ -51,7 +51,7 @@ class PartOfRows(NamedTuple):
     rows: Tensor
 
 
-def evaluated(statistic: Statistic, parts: Sequence[PartOfRows], own: int, seed: int) -> Tensor:
+def evaluated(statistic: _Statistic, parts: Sequence[PartOfRows], own: int, seed: int) -> Tensor:
     """Return the statistic of the rows of all parts for the tokens of part ``own``: (N,) fp64.
 
     Raises:

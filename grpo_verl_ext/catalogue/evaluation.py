@@ -27,7 +27,7 @@ BASELINES: dict[str, adv.Baseline] = {
 }
 """``algorithm.grpo_ext.scale_rewards`` → its function."""
 
-LARGEST_REWARD = 1e15
+_LARGEST_REWARD = 1e15
 """Largest |reward|: sums of many squares still fit fp32."""
 
 
@@ -92,12 +92,12 @@ def decoupled_advantages(
 
 def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
     """Refuse rewards that are not finite, or too large, and would spoil their whole group."""
-    bad = member & ~(rewards.abs() <= LARGEST_REWARD)
+    bad = member & ~(rewards.abs() <= _LARGEST_REWARD)
     if bad.any():
         row = int(bad.nonzero()[0])
         raise ValueError(
             f"{name}: the reward of row {row} is {rewards[row].item()}, which would spoil its whole group; "
-            f"valid are finite rewards of at most {LARGEST_REWARD:g}. Correct the reward function "
+            f"valid are finite rewards of at most {_LARGEST_REWARD:g}. Correct the reward function "
             f"(reward.custom_reward_function.path)"
         )
 

@@ -139,7 +139,7 @@ GVPO_LOSS = GroupLoss(
     ),
 )
 
-ADDED = (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.entropy_coeff", "algorithm.use_kl_in_reward")
+_ADDED = (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.entropy_coeff", "algorithm.use_kl_in_reward")
 """What would move the minimiser away from π′ e^{R/β} (Theorem 1), whose authors use none of it."""
 
 GVPO = Algorithm(
@@ -166,7 +166,7 @@ GVPO = Algorithm(
     ),
     GVPO_LOSS,
     paired=True,
-    fixed=ADDED,
+    fixed=_ADDED,
     title="Zhang et al., Group Variance Policy Optimization",
     fixes="clip and importance weights: a squared error with one optimum, whoever wrote the responses",
 )

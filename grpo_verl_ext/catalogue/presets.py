@@ -5,20 +5,22 @@ Those of other packages are found by entry points, without importing the package
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue.preset_comments import comments_of
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, RecordError
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, SECTION
 
 _NUMBERS = (*CLIPS, "tau_pos", "tau_neg")
 """Keys of verl's section ``actor`` that a loss reads, besides ``loss_agg_mode`` and ``loss_scale_factor``."""
+OURS = "ours"
+"""Begins the comment of a value that is not the paper's."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +85,30 @@ def _options(algorithm: Algorithm, policy_loss: DictConfig) -> Iterator[tuple[st
         value = OmegaConf.select(policy_loss, key, throw_on_resolution_failure=False)
         if value is not None:
             yield key, value
+
+
+def comments_of(text: str) -> dict[str, str]:
+    """Return dotted key → the comment of a preset's file that gives its source.
+
+    That is the comment above it; without one, that of the key before it in the same section, or of the
+    section. A comment of ours says nothing of the keys that follow it.
+    """
+    root = yaml.compose(text)
+    assert isinstance(root, yaml.MappingNode)
+    return {key: comment for key, comment in _commented(root, "", "", text.splitlines()) if comment}
+
+
+def _commented(
+    section: yaml.MappingNode, name: str, above: str, lines: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    for key, value in section.value:
+        first = line = key.start_mark.line
+        while first > 0 and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        comment = " ".join(each.strip().lstrip("# ") for each in lines[first:line])
+        if comment or above.startswith(OURS):
+            above = comment
+        if isinstance(value, yaml.MappingNode):
+            yield from _commented(value, f"{name}{key.value}.", above, lines)
+        else:
+            yield f"{name}{key.value}", above

@@ -1,7 +1,7 @@
 """What an algorithm is: an estimator of advantages, a loss, an average, options, needs, checks and a paper.
 
 A record is an `Algorithm` in a file of its own. Everything else asks it: registration with verl, the checks
-before a training, ``invariance``, ``anatomy``, the doctor and the pages of settings.
+before a training, ``invariance``, the doctor and the pages of settings.
 """
 
 from __future__ import annotations

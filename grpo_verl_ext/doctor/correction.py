@@ -18,7 +18,7 @@ from grpo_verl_ext.utils.keys import key_of
 
 
 @dataclass(frozen=True)
-class Correction:
+class _Correction:
     """A command with what the findings say to type.
 
     Attributes:
@@ -32,7 +32,7 @@ class Correction:
     left: list[Finding]
 
 
-def correct(overrides: Sequence[str], **options: str) -> Correction:
+def correct(overrides: Sequence[str], **options: str) -> _Correction:
     """Follow the findings one after the other, since one may be the cause of others, each line once.
 
     Args:
@@ -47,7 +47,7 @@ def correct(overrides: Sequence[str], **options: str) -> Correction:
         new = (each for each in wrong if each.problem.fix not in followed)
         first = next((each for each in new if _mended(each, words) != words), None)
         if first is None:
-            return Correction(words, mended, found)
+            return _Correction(words, mended, found)
         words = _mended(first, words)
         mended.append(first)
 

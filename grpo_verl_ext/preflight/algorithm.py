@@ -80,12 +80,12 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     if kind in NO_GRADIENT:
         why = (
             "its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
-            "Schulman, Approximating KL Divergence; docs/anatomy.md measures it)"
+            "Schulman, Approximating KL Divergence; docs/anatomy.md)"
         )
     elif kind in BIASED_GRADIENT and not _has_kl_in_loss(config):
         why = (
-            "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md "
-            "measures it); GRPO's paper means it so, other estimators have no reason to"
+            "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md); "
+            "GRPO's paper means it so, other estimators have no reason to"
         )
     else:
         return

@@ -22,11 +22,6 @@ _LOCAL_PATHS = ("/", "~", "./", "../")
 """Beginnings of a path on a machine, unlike those of a hub or of a module."""
 _FILES = (".parquet", ".json", ".jsonl", ".py")
 """Ends of a file's name, unlike those of a model on a hub."""
-_COMMANDS = {
-    "reasoning_gym": "reasoning_gym --task {dataset} --seed {seed} --folder {folder}",
-    "smollm2_max": "smollm2_max --seed {seed}",
-}
-"""Tasks with a manifest → what `grpo-verl-ext prepare` is to make, with the task's settings."""
 
 
 def check_task(config: DictConfig) -> None:
@@ -37,19 +32,14 @@ def check_task(config: DictConfig) -> None:
             prepared.read_checked(task.folder)
         except folders.PreparedFolderError as error:
             raise SettingError("task.folder", task.folder, seen=str(error)) from error
-    if task is not None and task.name in _COMMANDS:
-        try:
-            folders.PreparedFolder(Path(task.folder), folders.FoundManifest).check()
-        except folders.PreparedFolderError as error:
-            fix = f"grpo-verl-ext prepare {_COMMANDS[task.name].format_map(task)}"
-            raise SettingError("task.folder", task.folder, seen=str(error), fix=fix) from error
 
 
 def advise_files(config: DictConfig) -> Iterator[Problem]:
     """Warn of data, model and reward function that are missing or unreadable on this machine."""
-    prepared_folder = f"{setting(config, 'task.folder', '')}/"  # of which `check_task` speaks
+    task = own_task(config)  # of whose folder `check_task` speaks
+    folder = f"{task.folder}/" if task is not None and task.name in prepared.TASKS else None
     for problem in _unreadable(config):
-        if prepared_folder == "/" or not str(problem.value).startswith(prepared_folder):
+        if folder is None or not str(problem.value).startswith(folder):
             yield problem
 
 

@@ -69,7 +69,9 @@ def encode(
     Args:
         examples: pairs of a user's message and a response.
     """
-    asked = [_chat(tokenizer, question) for question, _ in examples]
+    chats = [[{"role": "user", "content": question}] for question, _ in examples]
+    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+    asked = [tokenizer.encode(text) for text in texts]
     said = [
         [*tokenizer.encode(answer), tokenizer.eos_token_id][:max_response_tokens] for _, answer in examples
     ]
@@ -82,31 +84,11 @@ def encode(
     )
 
 
-@torch.no_grad()
-def probability_of_responses(model: PreTrainedModel, examples: Part) -> float:
-    """Return the mean probability of the labelled tokens of a row, all in sequence: Σᵢ Πₜ p(yᵢₜ | …) / B.
-
-    It is the expected share of exactly these responses when one is sampled a prompt at temperature 1.
-    """
-    input_ids, labels = examples
-    log_probs = model(input_ids=input_ids, use_cache=False).logits[:, :-1].log_softmax(-1)
-    wanted = labels[:, 1:]
-    chosen = log_probs.gather(2, wanted.clamp_min(0)[..., None])[..., 0]
-    return float((chosen * (wanted != IGNORED_LABEL)).sum(1).exp().mean())
-
-
 def _gradients(
     model: PreTrainedModel, parameters: list[torch.nn.Parameter], part: Part
 ) -> tuple[torch.Tensor, ...]:
     input_ids, labels = part
     return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
-
-
-def _chat(tokenizer: PreTrainedTokenizerBase, question: str) -> list[int]:
-    chat = [{"role": "user", "content": question}]
-    text: str = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    ids: list[int] = tokenizer.encode(text)
-    return ids
 
 
 def _lr_factor(step: int, steps: int) -> float:

@@ -63,6 +63,12 @@ class PreparedOutcome(Generic[_AnyManifest]):
     made: bool
     moved_aside: Path | None = None
 
+    def words(self, *lines: str) -> str:
+        """Return what was done, with further lines about it, for a terminal."""
+        first = "made" if self.made else "already there, nothing to do"
+        kept = [f"what was there before is kept in {self.moved_aside}"] if self.moved_aside else []
+        return "\n".join([f"{first}: {self.folder}", *(f"  {line}" for line in lines), *kept])
+
 
 @dataclass(frozen=True)
 class PreparedFolder(Generic[_AnyManifest]):

@@ -84,17 +84,14 @@ def _file(source: Path, split: str) -> Path:
 
 def _rows(file: Path, split: str) -> list[dict[str, Any]]:
     try:
-        # verl keeps the original's columns in extra_info
-        originals = [each.get("extra_info", each) for each in _read(file)]
+        if file.suffix == ".jsonl":
+            lines = file.read_text(encoding="utf-8").splitlines()
+            originals = [json.loads(line) for line in lines if line.strip()]
+        else:  # verl keeps the original's columns in extra_info
+            originals = [each.get("extra_info", each) for each in read_parquet(file)]
         return [
             _gsm8k_row(each["question"], each["answer"], split=split, index=index)
             for index, each in enumerate(originals)
         ]
     except (ValueError, KeyError, OSError) as error:
         raise PreparedFolderError(f"{file} is not GSM8K: {type(error).__name__}: {error}") from error
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    if file.suffix == ".jsonl":
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return read_parquet(file)

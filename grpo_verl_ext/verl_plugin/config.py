@@ -21,8 +21,6 @@ from grpo_verl_ext.utils.options import Count, Identifier, Number, Section, Text
 
 GOLD_RESPONSES = f"{SECTION}.gold_responses"
 """The section of `GoldResponseOptions`."""
-REWARDED_RESPONSES = f"{SECTION}.rewarded_responses"
-"""The section of `RewardedResponseOptions`."""
 SEED_REQUESTS = f"{SECTION}.seed_requests"
 
 TRAINER_MODES = OUR_MODES
@@ -108,41 +106,22 @@ class StepRewardModelOptions(Section):
     dtype: Literal["float32", "auto"] = _dtype()
 
 
-class _MeasuredFiles(Section):
-    """Responses in data files that a trainer mode of this package measures after a training step."""
+class GoldResponseOptions(Section):
+    """The section `GOLD_RESPONSES`: responses in data files, measured after a training step."""
 
     files: Text | Annotated[Sequence[Text], Field(min_length=1)] | None = option(
         None, "prompts with the responses", "a data file, or a list of them", "${data.val_files}"
     )
     samples: Count | None = option(256, "first rows of the files", "an integer ≥ 1, or null for all", "256")
     freq: Count = option(1, "training steps between measurements", "an integer ≥ 1", "1")
+    response_key: Text = option(
+        "extra_info.response", "the wanted response in a row", "a dotted key", "extra_info.response"
+    )
 
     @property
     def names(self) -> list[str]:
         """The files as a list."""
         return [self.files] if isinstance(self.files, str) else [*(self.files or ())]
-
-
-class GoldResponseOptions(_MeasuredFiles):
-    """The section `GOLD_RESPONSES`."""
-
-    response_key: Text = option(
-        "extra_info.response", "the wanted response in a row", "a dotted key", "extra_info.response"
-    )
-
-
-class RewardedResponseOptions(_MeasuredFiles):
-    """The section `REWARDED_RESPONSES`."""
-
-    responses_key: Text = option(
-        "extra_info.responses",
-        "responses in a row, texts or token ids",
-        "a dotted key",
-        "extra_info.responses",
-    )
-    rewards_key: Text = option(
-        "extra_info.rewards", "their rewards in a row, a number each", "a dotted key", "extra_info.rewards"
-    )
 
 
 class StoredResponsesOptions(Section):
@@ -237,11 +216,6 @@ class Options(Section):
         None,
         "probability of wanted responses after the updates: `gold_response/…`, in the `grpo_ext_…` modes",
     )
-    rewarded_responses: RewardedResponseOptions | None = option(
-        None,
-        "how well GVPO's implicit reward fits the reward on responses that stay the same: "
-        "`rewarded_response/fit_…`, in the `grpo_ext_…` modes",
-    )
     seed_requests: int | None = option(
         None,
         "a seed for each vLLM request: trainings share their randomness; with this package's agent loops",
@@ -274,10 +248,14 @@ class Options(Section):
             if model.path is None:
                 key = f"{SECTION}.reward_models.{name}.path"
                 raise SettingError(key, None, valid="a folder, or a name on a hub", fix=f"+{key}=<folder>")
-        for section in (GOLD_RESPONSES, REWARDED_RESPONSES):
-            measured = getattr(options, section.rpartition(".")[-1])
-            if measured is not None and measured.files is None:
-                raise _without_files(section)
+        if options.gold_responses is not None and options.gold_responses.files is None:
+            raise SettingError(
+                f"{GOLD_RESPONSES}.files",
+                None,
+                why=f"{GOLD_RESPONSES} needs the responses to measure",
+                valid="a data file, or a list of them",
+                fix=Line(f"+{GOLD_RESPONSES}.files=${{data.val_files}}"),
+            )
         return options
 
     @classmethod
@@ -375,17 +353,6 @@ def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not isinstance(section, Mapping):
         raise SettingError(SECTION, section, valid="a section, or null", fix=Line(f"{SECTION}=null"))
     return section
-
-
-def _without_files(section: str) -> SettingError:
-    key = f"{section}.files"
-    return SettingError(
-        key,
-        None,
-        why=f"{section} needs the responses to measure",
-        valid="a data file, or a list of them",
-        fix=Line(f"+{key}=${{data.val_files}}" if section == GOLD_RESPONSES else f"+{key}=<file>"),
-    )
 
 
 def _check_budget(options: Options) -> None:

@@ -26,13 +26,12 @@ Refuse = Callable[[DictConfig], None]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 Checks = Mapping[str, Refuse]
-Advice = Mapping[str, Advise]
+_Advice = Mapping[str, Advise]
 """Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
 
 _RECORDS = (
     "reference.checks:REFERENCE_REFRESH",
     "measure.checks:GOLD_MEASUREMENT",
-    "measure.checks:REWARDED_MEASUREMENT",
     "measure.checks:TRAINING_REWARDS",
     "measure.checks:REQUEST_SEEDS",
     "stored.checks:STORED_RESPONSES",
@@ -65,7 +64,7 @@ class Feature:
     used: Condition = field(default=lambda _: False)
     requires: tuple[In, ...] = ()
     checks: Checks = field(default_factory=dict)
-    advice: Advice = field(default_factory=dict)
+    advice: _Advice = field(default_factory=dict)
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
     reward_models: tuple[str, ...] = ()
     trainer: str = ""

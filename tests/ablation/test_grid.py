@@ -11,7 +11,11 @@ from grpo_verl_ext.ablation.checks import check_runs, compose_runs, tasks_to_pre
 from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
 from grpo_verl_ext.cli import app
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "ablations").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "examples" / "ablations"
+EXAMPLES = [
+    file for file in sorted(FOLDER.glob("*.yaml")) if "run it again at commit" not in file.read_text()
+]
+"""All but those of a feature that has left the package."""
 
 SMALL = """
 folder: somewhere

@@ -151,10 +151,7 @@ class TestInputs:
                     "reward_model": {"model_path": str(model)},
                 },
                 "algorithm": {
-                    "grpo_ext": {
-                        "gold_responses": {"files": "${data.train_files}"},
-                        "rewarded_responses": {"files": str(tmp_path / "train")},
-                    }
+                    "grpo_ext": {"gold_responses": {"files": "${data.train_files}"}},
                 },
                 "distillation": {
                     "teacher_models": {
@@ -179,7 +176,6 @@ class TestInputs:
             "reward.reward_model.model_path": hashlib.sha256(lines.encode()).hexdigest(),
             "algorithm.grpo_ext.gold_responses.files": abc,
             "algorithm.grpo_ext.gold_responses.files[1]": abc,
-            "algorithm.grpo_ext.rewarded_responses.files": abc,
             "distillation.teacher_models.teacher_model.model_path": hashlib.sha256(
                 lines.encode()
             ).hexdigest(),

@@ -195,22 +195,6 @@ def test_the_fit_is_least_squares_with_an_intercept_for_each_prompt():
     assert len(means) == 5
     assert found == pytest.approx((slope, 1 - left / whole), rel=1e-10)
 
-    # The same from the responses themselves, in any order, and without what only the prompt decides.
-    order, prompt = torch.randperm(20, generator=generator), torch.arange(5).repeat_interleave(4)
-    ratio = (log_prob - anchor + 7 * torch.arange(5, dtype=F64).unsqueeze(-1)).ravel()
-    rows = (each[order] for each in (ratio, rewards.ravel(), prompt))
-    assert gvpo_terms.fit_within_prompts(*rows, BETA) == pytest.approx(found, rel=1e-10)
-
-
-def test_a_prompt_weighs_one_over_its_degrees_of_freedom_and_one_response_tells_nothing():
-    ratio = torch.tensor([0.0, 2.0, 9.0, -1.0, 0.0, 1.0], dtype=F64)
-    rewards = torch.tensor([0.0, 1.0, 5.0, -1.0, 0.0, 1.0], dtype=F64)
-    prompt = torch.tensor([0, 0, 1, 2, 2, 2])
-    # Prompt 0: var R ½, var f 2, cov 1; prompt 2: all 1.
-    slope, r2 = gvpo_terms.fit_within_prompts(ratio, rewards, prompt, 1.0)
-    assert slope == pytest.approx(2 / 1.5, rel=1e-12)
-    assert r2 == pytest.approx(2**2 / (1.5 * 3), rel=1e-12)
-
 
 def test_the_optimum_fits_and_the_anchor_explains_nothing():
     at_optimum = moments_of(REWARDS, (ANCHOR + REWARDS / BETA).log_softmax(0), ANCHOR, BETA)

@@ -133,18 +133,6 @@ def test_invariance_measures_it_with_the_options_of_its_preset(site: Path) -> No
     assert run(site, code).stdout == "[{'soft_width': 2.0}]\n"
 
 
-def test_anatomy_weighs_it_as_grpo_whose_gradient_it_has_at_the_first_update(site: Path) -> None:
-    code = """
-    import torch
-    from grpo_verl_ext.anatomy.weights import COMPARED_ALGORITHMS, StepResponses, token_weights
-    assert "soft" in COMPARED_ALGORITHMS
-    step = StepResponses.of([0.0, 1.0, 1.0, 0.5], [3, 7, 1, 2], ["a", "a", "b", "b"])
-    torch.testing.assert_close(token_weights("soft", step, 8), token_weights("grpo", step, 8))
-    """
-    found = run(site, code)
-    assert found.returncode == 0, found.stderr
-
-
 def test_a_grid_of_ablations_composes_it(site: Path, tmp_path: Path) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text(

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_verl_ext.catalogue import PRESETS
-from grpo_verl_ext.catalogue.preset_comments import comments_of
+from grpo_verl_ext.catalogue.presets import comments_of
 
 FILE = """# @package _global_
 # A paper.

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from reasoning_gym_data import GymSettings, prepare_reasoning_gym
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from verl_runs import Run, train
 
 from grpo_verl_ext.rewards.rules import TAGS, answer_of
 from grpo_verl_ext.tasks.folders import verl_row, write_rows
 from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
-from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
 from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
+TASKS = Path(__file__).parents[2] / "examples" / "tasks"
 STEPS, PROMPTS, SAMPLES = 2, 4, 8
 SUMS_OF_TWO_DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
@@ -102,7 +103,8 @@ def test_a_task_of_reasoning_gym(tmp_path: Path) -> None:
     of = GymSettings("chain_sum", SUMS_OF_TWO_DIGITS, train=8, test=8, seed=1, system="")
     prepare_reasoning_gym(of, tmp_path / "data", force=False)
 
-    run, rows = two_steps("task.dataset=chain_sum", task="reasoning_gym", folder=tmp_path, algo="gvpo")
+    own = (f"hydra.searchpath=[file://{TASKS}]", "task.dataset=chain_sum")
+    run, rows = two_steps(*own, task="reasoning_gym", folder=tmp_path, algo="gvpo")
     right = [answer_of(row["output"]) == row["gts"] for row in rows]
     assert [row["score"] == 1.0 for row in rows] == right
     assert all(0 <= row["score"] <= 1 for row in rows)

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import save_file
 from strategies import DEEP, as_json, fuzzing, json_files, texts, values
-from test_fuzz_readers import GRID_OF_TWO, RESPONSE, TWO_ROUNDS, yaml_files
+from test_fuzz_readers import GRID_OF_TWO, TWO_ROUNDS, yaml_files
 from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
@@ -27,7 +27,6 @@ from grpo_verl_ext.ablation.kept import keep_grid
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import RunResult, gathered, write_table
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 
@@ -36,12 +35,11 @@ MODEL = "actor_rollout_ref.model.path"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset, a model of 2048 positions, a tokenizer."""
+    """A dataset, and a model of 2048 positions."""
     folder = tmp_path_factory.mktemp("fuzz")
     pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / "train.parquet")
     (folder / "model").mkdir()
     save_file({"weight": torch.zeros(2)}, folder / "model" / "model.safetensors")
-    build_tokenizer().save_pretrained(folder / "tokenizer")
     return folder
 
 
@@ -68,11 +66,9 @@ def ends_with_a_word(*arguments: str) -> int:
 @fuzzing(40)
 @given(
     arguments=st.lists(
-        st.sampled_from(
-            ["report", "anatomy", "ablate", "iterate", "plan", "invariance", "prepare", "--seed", "--help"]
-        )
+        st.sampled_from(["report", "ablate", "iterate", "plan", "invariance", "prepare", "--seed", "--help"])
         | st.sampled_from(["g.yaml", "--run", "--dry-run", "--jobs", "--output"])
-        | st.sampled_from(["--threshold", "nan", "-1", "--tokenizer", "/nowhere", "--json", "--right-above"])
+        | st.sampled_from(["--threshold", "nan", "-1", "/nowhere", "--json"])
         | texts,
         max_size=4,
     ).filter(lambda words: words[:1] not in (["doctor"], ["invariance"]) and "chain_sum" not in words)
@@ -81,13 +77,11 @@ def ends_with_a_word(*arguments: str) -> int:
 @example(arguments=["ablate", "report", "\x00"])
 @example(arguments=["ablate", "report", "."])
 @example(arguments=["ablate", "\ud800.yaml"])
-@example(arguments=["anatomy", "\x00", "--tokenizer", "\x00"])
 @example(arguments=["ablate", "plan", "\x00"])
 @example(arguments=["iterate", "plan", "\x00"])
 @example(arguments=["ablate", "plan", "."])
 @example(arguments=["ablate", "run", "."])
 @example(arguments=["iterate", "run", "\x00"])
-@example(arguments=["anatomy", ".", "--tokenizer", "."])
 def test_any_arguments(arguments: list[str]) -> None:
     ends_with_a_word(*arguments)
 
@@ -165,19 +159,6 @@ def test_report_of_a_table(folder: Path, place: int, byte: bytes, cut: bool) -> 
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(KEPT_TABLE[:place] + byte + KEPT_TABLE[place + 1 :] * (not cut))
     ends_with_a_word("ablate", "report", str(file))
-
-
-@fuzzing(10)
-@given(lines=st.lists(json_files(RESPONSE), min_size=1, max_size=3))
-@example(lines=[DEEP])
-@example(lines=[as_json(RESPONSE), as_json(RESPONSE | {"score": 0, "uid": "a_1_0"})])
-@example(lines=[as_json(RESPONSE | {"score": 1e308}), as_json(RESPONSE | {"score": -1e308, "uid": "a_1_0"})])
-@example(lines=[as_json(RESPONSE | {"step": 10**30})])
-def test_anatomy(folder: Path, lines: list[bytes]) -> None:
-    dump = folder / "1.jsonl"
-    dump.write_bytes(b"\n".join(lines))
-    arguments = ("--tokenizer", str(folder / "tokenizer"), "--out", str(folder / "out"))
-    ends_with_a_word("anatomy", str(dump), *arguments)
 
 
 KEYS = sorted(

@@ -17,7 +17,6 @@ from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, re
 from grpo_verl_ext.ablation.kept import GRID
 from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, noted_job, read_record
 from grpo_verl_ext.ablation.table import read_results
-from grpo_verl_ext.anatomy.dump import AnatomyError, read_steps
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import IterateManifest, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
@@ -199,12 +198,9 @@ def test_a_dump(file: Path, lines: list[bytes]) -> None:
         responses = read_dump(file)
     except CorruptDumpError as error:
         left_in_place(file, content, error)
-        with pytest.raises(AnatomyError):
-            list(read_steps(file))
     else:
         assert len(responses) == len([line for line in content.split(b"\n") if line])
         assert all(type(response) is Response for response in responses)
-        assert sum(map(len, read_steps(file))) == len(responses)
 
 
 @fuzzing(60)

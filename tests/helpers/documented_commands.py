@@ -55,12 +55,12 @@ STARTED_BY: Mapping[str, str] = {
     # fewer examples
     "FUZZ_EXAMPLES=20000 python -m pytest tests/fuzz": CI,
     "grpo-verl-ext prepare chain_sum --seed 1": "tests/end_to_end/conftest.py::chain_sum",
-    "grpo-verl-ext prepare reasoning_gym --task countdown …": (
-        "tests/tasks/test_reasoning_gym.py::test_prepare_gives_the_same_bytes_whatever_the_hashes"
+    "python examples/tasks/reasoning_gym_data.py --task countdown …": (
+        "tests/examples/test_reasoning_gym.py::test_prepare_gives_the_same_bytes_whatever_the_hashes"
     ),
     # a tiny file of its kind; with --all the package's
-    "grpo-verl-ext prepare smollm2": (
-        "tests/tasks/test_smollm2.py::test_it_is_found_again_and_another_file_is_said"
+    "python examples/tasks/smollm2_model.py": (
+        "tests/examples/test_smollm2_model.py::test_it_is_found_again_and_another_file_is_said"
     ),
     "grpo-verl-ext iterate run examples/iterate_chain_sum.yaml": (
         "tests/end_to_end/test_iterate.py::test_two_rounds_of_the_example"
@@ -74,10 +74,7 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext ablate report examples/ablations/results/…": (
         "tests/ablation/test_kept_results.py::test_the_report_is_made_anew_and_is_the_same"
     ),
-    "grpo-verl-ext anatomy rollouts --tokenizer …": (
-        "tests/anatomy/test_anatomy_command.py::test_the_embedded_tasks_own_dump_as_verl_writes_it"
-    ),
-    "grpo-verl-ext anatomy rollouts/16.jsonl …": "tests/anatomy/test_anatomy_command.py::test_two_models",
+    "python examples/anatomy.py rollouts …": "tests/examples/test_anatomy.py::test_a_dump_is_drawn",
     "grpo-verl-ext doctor": "tests/doctor/test_doctor.py::test_a_ray_worker_is_asked_for_real",
     "grpo-verl-ext doctor +algo=gvpo …": "tests/doctor/test_doctor.py::test_words_for_people",
     "grpo-verl-ext doctor +algo=NAME …": "tests/doctor/test_doctor.py::test_words_for_people",

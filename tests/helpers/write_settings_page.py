@@ -63,7 +63,6 @@ def _values() -> list[tuple[str, str]]:
         (
             "`reward.custom_reward_function.path`",
             "`pkg://grpo_verl_ext.rewards.weighted_sum`: [rewards](rewards.md) with weights; "
-            "`pkg://grpo_verl_ext.rewards.reasoning_gym`: the task's verifier; "
             "`pkg://grpo_verl_ext.rewards.rules` with the name `whole_response`: 1 if the response is the "
             "ground truth",
         ),

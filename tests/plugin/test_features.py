@@ -16,7 +16,6 @@ def test_every_part_in_the_trainer_is_mixed_into_every_mode():
     assert [part.__name__ for part in parts] == [
         "ReferenceSyncTrainerMixin",
         "GoldResponseMixin",
-        "RewardedResponseMixin",
         "TrainingRewardMixin",
         "StoredResponsesMixin",
         "ProcessSupervisionMixin",
@@ -40,11 +39,10 @@ def test_options_that_records_name_exist():
         name for feature in all_features() for name in (*feature.done_by_trainer, *feature.reward_models)
     ]
     assert {name.partition(".")[0] for name in named} == {
-        *("ref_model_sync_steps", "gold_responses", "rewarded_responses"),
+        *("ref_model_sync_steps", "gold_responses"),
         *("reward_model", "reward_models", "step_reward_model"),
     }
-    measured = {name: {"files": "a.parquet"} for name in ("gold_responses", "rewarded_responses")}
-    options = Options.from_config({"grpo_ext": measured})
+    options = Options.from_config({"grpo_ext": {"gold_responses": {"files": "a.parquet"}}})
     for name in named:
         attrgetter(name)(options)
 

@@ -152,8 +152,6 @@ class TestDriver:
             ("+algorithm.grpo_ext.ref_model_sync_steps=5", "algorithm.grpo_ext"),
             ("+algo=ppo", "algorithm.grpo_ext"),
             ("+task=gsm8k", "task.package=grpo_verl_ext"),
-            ("+task=reasoning_gym", "task.package=grpo_verl_ext"),
-            ("+task=smollm2_max", "task.package=grpo_verl_ext"),
             ("trainer.v1.trainer_mode=grpo_ext_synk", "trainer.v1.trainer_mode=grpo_ext_synk"),
             ("algorithm.adv_estimator=gvop", "algorithm.adv_estimator=gvop"),
             (

@@ -16,7 +16,6 @@ from grpo_verl_ext.preflight import environment
 from grpo_verl_ext.utils.errors import Finding, Problem, SettingError, Severity
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
-from grpo_verl_ext.verl_plugin.rewards import checks as rewards
 
 
 @pytest.fixture
@@ -224,17 +223,6 @@ def test_an_unprepared_task(config: Config, tmp_path: Path) -> None:
     assert "grpo-verl-ext prepare chain_sum" in message
 
 
-def test_an_unprepared_task_of_reasoning_gym(config: Config, tmp_path: Path) -> None:
-    whole = config()
-    ours = {"package": "grpo_verl_ext", "name": "reasoning_gym", "folder": str(tmp_path / "none")}
-    whole.task = ours | {"dataset": "gcd", "seed": 7}
-    message = refusal(whole)
-    assert message == (
-        f"{tmp_path / 'none'}: no such folder. Type: grpo-verl-ext prepare reasoning_gym --task gcd --seed 7 "
-        f"--folder {tmp_path / 'none'}"
-    )
-
-
 class TestSettings:
     def test_a_wrong_option_of_an_estimator(self, config: Config) -> None:
         message = refusal(
@@ -338,17 +326,6 @@ class TestRewards:
         }
         message = refusal(config(reward__custom_reward_function=reward))
         assert "names 'corectness'; valid names are ['correctness', 'format', 'steps']" in message
-
-    def test_the_verifiers_of_a_library_that_is_missing(
-        self, config: Config, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        whole = config(reward__custom_reward_function={"path": "pkg://grpo_verl_ext.rewards.reasoning_gym"})
-        assert preflight.check_training(whole) is None
-        monkeypatch.setattr(rewards, "find_spec", lambda _: None)
-        assert refusal(whole).endswith(
-            "but the package reasoning-gym is missing. Type: pip install '.[tasks]', in a "
-            "checkout of grpo_verl_ext"
-        )
 
     def test_somebody_elses_reward_is_left_to_verl(self, config: Config) -> None:
         reward = {"path": "/my/reward.py", "reward_kwargs": {"weights": "mine"}}

@@ -108,8 +108,10 @@ def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
         ["--algo", "grpo", "--seed", "3", "trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"],
     )
     run = module("smollm2").run_of(options, overrides, tmp_path)
-    assert run.overrides[:3] == ["+algo=grpo", "+platform=cpu", "+task=smollm2_max"]
+    assert run.overrides[:2] == ["+algo=grpo", "+platform=cpu"]
     last = dict(word.split("=", 1) for word in run.overrides)
+    assert last["+task"] == "smollm2_max"
+    assert last["hydra.searchpath"] == f"[file://{EXAMPLES / 'tasks'}]"
     assert last["task.seed"] == "3"
     assert last["trainer.test_freq"] == "5"
     assert last["actor_rollout_ref.rollout.val_kwargs.n"] == "1"

@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import (
-    MAX_PROMPT_TOKENS,
     MAX_RESPONSE_TOKENS,
     TASKS,
     TaskSettings,
@@ -52,7 +51,7 @@ def test_the_folder_is_the_one_prepare_writes(environment, monkeypatch):
 
 def test_lengths_and_sizes_are_those_of_the_task():
     config = composed()
-    assert config.actor_rollout_ref.rollout.prompt_length == MAX_PROMPT_TOKENS
+    assert config.actor_rollout_ref.rollout.prompt_length == 24
     assert config.actor_rollout_ref.rollout.response_length == MAX_RESPONSE_TOKENS
     assert config.data.val_batch_size == TaskSettings().test_problems
     # two updates a step

@@ -235,13 +235,8 @@ def standardise(model_folder: Path, test_file: Path, *, prompts: int, max_respon
         if abs(share - SAMPLED) <= _CLOSE_ENOUGH:
             break
         low, high = (middle, high) if share > SAMPLED else (low, middle)
-    _divide_logits(model_folder, math.exp(middle))
-    return math.exp(middle)
-
-
-def _divide_logits(model_folder: Path, temperature: float) -> None:
-    """Scale the last norm, whose output the unembedding multiplies."""
     model: Qwen2ForCausalLM = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    with torch.no_grad():
-        model.model.norm.weight /= temperature
+    with torch.no_grad():  # the last norm, whose output the unembedding multiplies
+        model.model.norm.weight /= math.exp(middle)
     model.save_pretrained(model_folder)
+    return math.exp(middle)

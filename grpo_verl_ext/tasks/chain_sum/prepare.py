@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +58,25 @@ def _fill(
     folder: Path, seed: int, settings: TaskSettings, on_step: Callable[[int, int], None]
 ) -> dict[str, Any]:
     started = time.perf_counter()
-    _write_data(folder, seed, settings)
-    _write_model(folder / prepared.MODEL_FOLDER, seed, settings, on_step)
+    lengths = range(settings.min_terms, settings.max_terms + 1)
+    splits: list[tuple[DataSplit, str, int]] = [
+        ("train", TRAIN, settings.train_problems),
+        ("test", TEST, settings.test_problems),
+    ]
+    for split, name, count in splits:
+        drawn = draw_problems(split, count, lengths=lengths, seed=seed, by_set=settings.split_by_set)
+        problems.write_problems(folder / name, drawn, split, settings.name)
+    place, tokenizer = folder / prepared.MODEL_FOLDER, build_tokenizer()
+    model = build_model(settings, tokenizer, seed=seed)
+    warm_start(model, tokenizer, settings, seed=seed, on_step=lambda done: on_step(done, settings.steps))
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    budget = settings.max_response_tokens
     temperature = 1.0
     if settings.standardise:
-        temperature = standardise(
-            folder / prepared.MODEL_FOLDER,
-            folder / TEST,
-            prompts=settings.test_problems,
-            max_response_tokens=settings.max_response_tokens,
-        )
+        of = {"prompts": settings.test_problems, "max_response_tokens": budget}
+        temperature = standardise(place, folder / TEST, **of)
+    measured = partial(accuracy, place, folder / TEST, n=settings.test_problems, max_response_tokens=budget)
     return {
         "format": prepared.FORMAT,
         "seed": seed,
@@ -76,44 +86,12 @@ def _fill(
             "transformers": transformers.__version__,
             "grpo_verl_ext": grpo_verl_ext.__version__,
         },
-        "sampled_accuracy": _accuracy(folder, settings, temperature=1.0, samples=prepared.SAMPLES_PER_PROMPT),
-        "greedy_accuracy": _accuracy(folder, settings, temperature=0.0, samples=1),
+        "sampled_accuracy": measured(temperature=1.0, samples=prepared.SAMPLES_PER_PROMPT),
+        "greedy_accuracy": measured(temperature=0.0),
         "measured_prompts": settings.test_problems,
         "temperature": temperature,
         "seconds": round(time.perf_counter() - started, 1),
     }
-
-
-def _accuracy(folder: Path, settings: TaskSettings, *, temperature: float, samples: int) -> float:
-    return accuracy(
-        folder / prepared.MODEL_FOLDER,
-        folder / TEST,
-        n=settings.test_problems,
-        temperature=temperature,
-        max_response_tokens=settings.max_response_tokens,
-        samples=samples,
-    )
-
-
-def _write_data(folder: Path, seed: int, settings: TaskSettings) -> None:
-    lengths = range(settings.min_terms, settings.max_terms + 1)
-    splits: list[tuple[DataSplit, str, int]] = [
-        ("train", TRAIN, settings.train_problems),
-        ("test", TEST, settings.test_problems),
-    ]
-    for split, name, count in splits:
-        drawn = draw_problems(split, count, lengths=lengths, seed=seed, by_set=settings.split_by_set)
-        problems.write_problems(folder / name, drawn, split, settings.name)
-
-
-def _write_model(
-    folder: Path, seed: int, settings: TaskSettings, on_step: Callable[[int, int], None]
-) -> None:
-    tokenizer = build_tokenizer()
-    model = build_model(settings, tokenizer, seed=seed)
-    warm_start(model, tokenizer, settings, seed=seed, on_step=lambda done: on_step(done, settings.steps))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def run_prepare(task: str, seed: int, *, force: bool) -> None:
@@ -133,26 +111,17 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
             on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
         )
-    console.print(_summary(outcome))
-
-
-def _summary(outcome: PreparedOutcome[TaskManifest]) -> str:
-    manifest, folder = outcome.manifest, outcome.folder
-    lines = [
-        f"made in {manifest.seconds:.0f} s: {folder}"
-        if outcome.made
-        else f"already there, nothing to do: {folder}",
-        f"  {TRAIN}  {manifest.settings['train_problems']} prompts",
-        f"  {TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
-        f"  {prepared.MODEL_FOLDER}/         sampled accuracy {manifest.sampled_accuracy:.3f}, greedy "
+    manifest = outcome.manifest
+    words = outcome.words(
+        f"{TRAIN}  {manifest.settings['train_problems']} prompts",
+        f"{TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
+        f"{prepared.MODEL_FOLDER}/         sampled accuracy {manifest.sampled_accuracy:.3f}, greedy "
         f"{manifest.greedy_accuracy:.3f}, on {manifest.measured_prompts} test prompts",
-    ]
+    )
     if not manifest.is_standard:
-        lines.append(
-            "good for a training, but not a standard start: a declared comparison takes models with a greedy "
-            f"accuracy of at least {prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± "
-            f"{prepared.SAMPLED_WITHIN}. For one, type: --seed <another>"
+        words += (
+            "\ngood for a training, but not a standard start: a declared comparison takes models with a "
+            f"greedy accuracy of at least {prepared.GREEDY_AT_LEAST} and a sampled one of "
+            f"{prepared.SAMPLED} ± {prepared.SAMPLED_WITHIN}. For one, type: --seed <another>"
         )
-    if outcome.moved_aside:
-        lines.append(f"what was there before is kept in {outcome.moved_aside}")
-    return "\n".join(lines)
+    console.print(words)

@@ -13,9 +13,6 @@ from pathlib import Path
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, FolderManifest, PreparedFolder
 from grpo_verl_ext.utils.files import cache_root
 
-MAX_PROMPT_TOKENS = 24
-"""Longest prompt in tokens, chat template included: 19 with five terms."""
-
 MAX_RESPONSE_TOKENS = 44
 """Budget of a response of chain_sum: the longest right one has 38 (five terms, end of turn), plus six."""
 

@@ -32,10 +32,10 @@ class _NoPinnedOffload:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CpuFSDPEngineWithLMHead(_NoPinnedOffload, FSDPEngineWithLMHead):  # type: ignore[misc]
+class _CpuFSDPEngineWithLMHead(_NoPinnedOffload, FSDPEngineWithLMHead):  # type: ignore[misc]
     """verl's FSDP2 language-model engine."""
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
-class CpuFSDPEngineWithValueHead(_NoPinnedOffload, FSDPEngineWithValueHead):  # type: ignore[misc]
+class _CpuFSDPEngineWithValueHead(_NoPinnedOffload, FSDPEngineWithValueHead):  # type: ignore[misc]
     """verl's FSDP2 value-model engine (the critic)."""

@@ -14,7 +14,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 from grpo_verl_ext.verl_plugin.cpu.chosen import VLLM_ENVIRONMENT, is_cpu_chosen
 
 
-class CpuDeviceModule(types.ModuleType):
+class _CpuDeviceModule(types.ModuleType):
     """The calls that verl makes on an accelerator's torch module; all others come from ``torch.cpu``."""
 
     def __getattr__(self, name: str) -> Any:
@@ -65,7 +65,7 @@ class CpuDeviceModule(types.ModuleType):
         return int(memory.available), int(memory.total)
 
 
-DEVICE_MODULE = CpuDeviceModule("grpo_verl_ext.verl_plugin.cpu.platform.DEVICE_MODULE", __doc__)
+DEVICE_MODULE = _CpuDeviceModule("grpo_verl_ext.verl_plugin.cpu.platform.DEVICE_MODULE", __doc__)
 
 
 class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types

@@ -1,23 +1,20 @@
 """The records of the features that measure, and the checks of their settings before any rollout.
 
-They are the measurements of wanted and of rewarded responses, the metrics of training rewards, and the seeds
-of requests. The trainer checks the rows of the files.
+They are the measurement of wanted responses, the metrics of training rewards, and the seeds of requests. The
+trainer checks the rows of the files.
 """
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT, SECTION
+from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import (
     AGENT_LOOPS,
     GOLD_RESPONSES,
-    REWARDED_RESPONSES,
     SEED_REQUESTS,
     Options,
 )
@@ -25,48 +22,38 @@ from grpo_verl_ext.verl_plugin.features import Feature, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
 
-def _check_files(section: str, names: tuple[str, ...], config: DictConfig) -> None:
+def check_gold_responses(config: DictConfig) -> None:
     """Refuse files without what is measured, where this process sees them.
 
     Raises:
         SettingError: the first wrong setting.
     """
-    options = getattr(Options.from_config(config.algorithm), section.rpartition(".")[2])
+    options, key = Options.from_config(config.algorithm).gold_responses, f"{GOLD_RESPONSES}.files"
     if options is None or (config.data.get("custom_cls") or {}).get("path"):
         return  # a class of the user's may read anything
-    for file in map(home_resolved, options.names):
-        if file.suffix == ".parquet" and file.is_file():
-            _check_file(file, section, {name: getattr(options, name) for name in names})
-
-
-check_gold_responses = partial(_check_files, GOLD_RESPONSES, ("response_key",))
-check_rewarded_responses = partial(_check_files, REWARDED_RESPONSES, ("responses_key", "rewards_key"))
-
-
-def _check_file(file: Path, section: str, keys: dict[str, str]) -> None:
     import pyarrow.parquet  # heavy, and this module is loaded in all processes of a training
 
-    key = f"{section}.files"
-    try:
-        content = pyarrow.parquet.ParquetFile(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise SettingError(
-            key,
-            str(file),
-            why=f"that is not a readable parquet file ({error}); it was left in place",
-            fix=f"{key}=<another file>",
-        ) from error
-    if content.metadata.num_rows == 0:
-        raise SettingError(key, str(file), why="it has no row to measure", fix=f"{key}=<another file>")
-    for name, column in keys.items():
-        if not _has_column(content.schema_arrow, column):
-            key = f"{section}.{name}"
+    for file in map(home_resolved, options.names):
+        if file.suffix != ".parquet" or not file.is_file():
+            continue
+        try:
+            content = pyarrow.parquet.ParquetFile(file)
+        except (pyarrow.ArrowException, OSError) as error:
             raise SettingError(
                 key,
-                column,
+                str(file),
+                why=f"that is not a readable parquet file ({error}); it was left in place",
+                fix=f"{key}=<another file>",
+            ) from error
+        if content.metadata.num_rows == 0:
+            raise SettingError(key, str(file), why="it has no row to measure", fix=f"{key}=<another file>")
+        if not _has_column(content.schema_arrow, options.response_key):
+            raise SettingError(
+                f"{GOLD_RESPONSES}.response_key",
+                options.response_key,
                 why=f"{file} has no such column",
                 valid=f"a dotted key of {', '.join(content.schema_arrow.names)}",
-                fix=f"{key}=<one of them>",
+                fix=f"{GOLD_RESPONSES}.response_key=<one of them>",
             )
 
 
@@ -91,44 +78,25 @@ def check_seeds(config: DictConfig) -> None:
         check_loops_of_data(config, None, why, f"~{SEED_REQUESTS}")
 
 
-_MEASURED = refused(
-    Trainer(OUR_MODES, "does not measure the responses"),
-    *(
-        NoneWith(
-            f"{ACTOR}.{engine}.router_replay.mode",
-            "R3",
-            "replays the experts of a rollout, and these responses have none",
-            when=If(f"{ACTOR}.strategy", (engine,)),
-            line=Line(f"{ACTOR}.{engine}.router_replay.mode=disabled"),
-        )
-        for engine in ("megatron", "veomni")
-    ),
-)
-
 GOLD_MEASUREMENT = Feature(
     name="gold-responses",
     used=has_option("gold_responses"),
-    requires=_MEASURED,
+    requires=refused(
+        Trainer(OUR_MODES, "does not measure the responses"),
+        *(
+            NoneWith(
+                f"{ACTOR}.{engine}.router_replay.mode",
+                "R3",
+                "replays the experts of a rollout, and these responses have none",
+                when=If(f"{ACTOR}.strategy", (engine,)),
+                line=Line(f"{ACTOR}.{engine}.router_replay.mode=disabled"),
+            )
+            for engine in ("megatron", "veomni")
+        ),
+    ),
     checks={"gold-responses": check_gold_responses},
     done_by_trainer={"gold_responses.files": "measures them"},
     trainer="measure.gold_responses:GoldResponseMixin",
-)
-REWARDED_MEASUREMENT = Feature(
-    name="rewarded-responses",
-    used=has_option("rewarded_responses"),
-    requires=(
-        *_MEASURED,
-        *refused(
-            In(
-                f"{SECTION}.gvpo_anchor",
-                ("ref",),
-                "is not the reference, around which GVPO's minimiser is measured",
-            )
-        ),
-    ),
-    checks={"rewarded-responses": check_rewarded_responses},
-    done_by_trainer={"rewarded_responses.files": "measures them"},
-    trainer="measure.rewarded_responses:RewardedResponseMixin",
 )
 TRAINING_REWARDS = Feature(trainer="measure.training_rewards:TrainingRewardMixin")
 REQUEST_SEEDS = Feature(

@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from grpo_verl_ext.catalogue.verls import (
     asks_model_alone,
     overlong_punishment,
 )
-from grpo_verl_ext.rewards import functions, reasoning_gym, weighted_sum
-from grpo_verl_ext.utils.console import line_to_install
+from grpo_verl_ext.rewards import functions, weighted_sum
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, SECTION, moved_key, setting
 from grpo_verl_ext.verl_plugin.config import (
@@ -49,13 +47,6 @@ def check_rewards(config: DictConfig) -> None:
         except ValueError as error:
             key = "reward.custom_reward_function.reward_kwargs.weights"
             raise SettingError(key, weights, seen=str(error)) from error
-    if reward.path == f"pkg://{reasoning_gym.__name__}" and find_spec("reasoning_gym") is None:
-        raise SettingError(
-            "reward.custom_reward_function.path",
-            reward.path,
-            why="the package reasoning-gym is missing",
-            fix=line_to_install("tasks"),
-        )
 
 
 def _load_unless_imports_are_missing(name: str) -> None:

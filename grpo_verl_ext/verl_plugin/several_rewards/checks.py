@@ -53,7 +53,7 @@ def _names(config: DictConfig) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def check_reported_rewards(config: DictConfig) -> None:
+def _check_reported_rewards(config: DictConfig) -> None:
     """Refuse rewards that the function which is asked does not report: this package's, or one of verl's.
 
     verl asks its reward server where one is enabled, else a function of its own, if none is configured.
@@ -105,6 +105,6 @@ SEVERAL_REWARDS = Feature(
         ),
         *OTHER_REWARDS,
     ),
-    checks={"several-rewards": check_rewards, "reported-rewards": check_reported_rewards},
+    checks={"several-rewards": check_rewards, "reported-rewards": _check_reported_rewards},
     trainer="several_rewards.trainer:SeveralRewardsMixin",
 )

@@ -32,10 +32,9 @@ from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.measure import data, fixed_responses
+from grpo_verl_ext.verl_plugin.measure import data, gold_responses
 from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses
-from grpo_verl_ext.verl_plugin.measure.fixed_responses import PARTITION, FixedResponse
-from grpo_verl_ext.verl_plugin.measure.gold_responses import read_rows
+from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldRow, read_rows
 from grpo_verl_ext.verl_plugin.measure.training_rewards import (
     means,
     reported_of_sampled,
@@ -76,7 +75,7 @@ def changed(plain: DictConfig, **changes: object) -> DictConfig:
     return made
 
 
-def rows_of(config: DictConfig) -> list[FixedResponse]:
+def rows_of(config: DictConfig) -> list[GoldRow]:
     options = Options.from_config(config.algorithm).gold_responses
     assert options is not None
     return read_rows(options, config)
@@ -111,7 +110,7 @@ class TestRows:
             assert tokenizer.decode(gold.response_ids[:-1]) == wanted_response(terms)
 
     def test_the_fields_are_laid_out_as_in_verls_rows(self) -> None:
-        fields = FixedResponse([5, 6], [7, 8, 9]).fields()
+        fields = GoldRow([5, 6], [7, 8, 9]).fields()
         assert {name: each.tolist() for name, each in fields.items() if isinstance(each, Tensor)} == {
             "prompts": [5, 6],
             "responses": [7, 8, 9],
@@ -168,12 +167,12 @@ class TestRows:
         with pytest.raises(SettingError, match=rf"{SECTION}\.files is .*, but there is no row to measure"):
             rows_of(plain)
         model = SimpleNamespace(processor=object())
-        monkeypatch.setattr(fixed_responses, "omega_conf_to_dataclass", lambda _: model)
+        monkeypatch.setattr(gold_responses, "omega_conf_to_dataclass", lambda _: model)
         with pytest.raises(SettingError, match=rf"model\.path is .*, but it takes more .* Type: ~{SECTION}"):
             rows_of(plain)
 
 
-def log_probs_of(model: torch.nn.Module, gold: FixedResponse, temperature: float) -> Tensor:
+def log_probs_of(model: torch.nn.Module, gold: GoldRow, temperature: float) -> Tensor:
     """log π of the response's tokens, one row at a time, in float64."""
     logits = model(torch.tensor([[*gold.prompt_ids, *gold.response_ids]])).logits[0].double()
     start = len(gold.prompt_ids)
@@ -244,7 +243,7 @@ def computed_by(model: torch.nn.Module, asked: list[KVBatchMeta] | None = None) 
             asked.append(batch)
         for key in batch.keys:
             fields = queue.rows[key]
-            gold = FixedResponse(fields["prompts"].tolist(), fields["responses"].tolist())
+            gold = GoldRow(fields["prompts"].tolist(), fields["responses"].tolist())
             own = log_probs_of(model, gold, batch.extra_info["temperature"])
             before = torch.full((len(gold.prompt_ids) - 1,), math.nan)
             fields["log_probs"] = torch.cat([before, own, torch.tensor([math.nan])]).detach()
@@ -265,9 +264,7 @@ def model(policy: Path) -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(policy).double().eval()
 
 
-def expected(
-    model: torch.nn.Module, rows: list[FixedResponse], temperature: float = 1.0
-) -> tuple[float, float]:
+def expected(model: torch.nn.Module, rows: list[GoldRow], temperature: float = 1.0) -> tuple[float, float]:
     """Means of the probabilities, as products over tokens, and of their logarithms."""
     own = [log_probs_of(model, gold, temperature) for gold in rows]
     products = [math.prod(tokens.exp().tolist()) for tokens in own]
@@ -316,10 +313,10 @@ class TestStep:
             "gold_response/log_prob": pytest.approx(expected(model, found.rows)[1], rel=1e-12),
         }
         (batch,) = asked
-        assert (len(batch), batch.partition_id) == (8, PARTITION)
+        assert (len(batch), batch.partition_id) == (8, "grpo_ext_gold_responses")
         assert batch.extra_info == {"calculate_entropy": False, "compute_loss": False, "temperature": 1.0}
         assert found.queue.rows.keys() == {"p_0_0"}, "of the rollout"
-        assert found.queue.cleared == [PARTITION]
+        assert found.queue.cleared == ["grpo_ext_gold_responses"]
 
     def test_fewer_rows_than_ranks(self, stepped: Any, model: torch.nn.Module) -> None:
         found = stepped(computed_by(model), ranks=7, algorithm__grpo_ext__gold_responses__samples=2)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+import reasoning_gym_data as gym
+import reasoning_gym_reward as reward
+from reasoning_gym_data import GymSettings
 
-from grpo_verl_ext.cli import app
-from grpo_verl_ext.rewards import reasoning_gym
-from grpo_verl_ext.tasks import reasoning_gym as gym
 from grpo_verl_ext.tasks.folders import (
     SYSTEM_PROMPT,
     FoundManifest,
@@ -23,7 +22,6 @@ from grpo_verl_ext.tasks.folders import (
     PreparedFolderError,
     PreparedOutcome,
 )
-from grpo_verl_ext.tasks.reasoning_gym import GymSettings
 
 TASKS = {
     "chain_sum": {"max_terms": 3, "max_digits": 1},
@@ -50,7 +48,7 @@ def drawn(folder: Path, of: GymSettings) -> tuple[list[dict[str, Any]], list[dic
 
 def scored(row: dict[str, Any], text: str) -> dict[str, float]:
     truth = row["reward_model"]["ground_truth"]
-    return reasoning_gym.compute_score(row["data_source"], text, truth, row["extra_info"])
+    return reward.compute_score(row["data_source"], text, truth, row["extra_info"])
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -127,7 +125,7 @@ def test_a_row_is_as_verl_reads_it(tmp_path: Path) -> None:
 def test_a_prompt_that_asks_for_the_answer_alone(tmp_path: Path) -> None:
     (row, *_), _ = drawn(tmp_path / "rows", settings("chain_sum"))
     answer = row["reward_model"]["ground_truth"]
-    told = reasoning_gym.score_whole_response("", f" {answer}\n", answer, row["extra_info"])
+    told = reward.score_whole_response("", f" {answer}\n", answer, row["extra_info"])
     assert (told["score"], told["acc"]) == (1.0, 1.0)
     assert scored(row, answer)["score"] == 0.0
 
@@ -150,8 +148,8 @@ def test_a_score_that_is_not_finite_counts_as_raised(
 ) -> None:
     """As it would be the reward, and its group's mean NaN."""
     (row, *_), _ = drawn(tmp_path / "rows", settings("gcd"))
-    monkeypatch.setattr(reasoning_gym, "_verifier", lambda *_: lambda *_: said)
-    monkeypatch.setattr(reasoning_gym, "_said", set())
+    monkeypatch.setattr(reward, "_verifier", lambda *_: lambda *_: said)
+    monkeypatch.setattr(reward, "_said", set())
     assert scored(row, WRONG) == {"score": 0.0, "acc": 0.0, "verifier_raised": 1.0}
     assert f"verifier of gcd raised ValueError: the score {said}" in capsys.readouterr().err
 
@@ -228,7 +226,7 @@ def test_the_own_answer_must_be_the_best_as_the_reward_reads_it(
 
 def test_rows_of_another_origin_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a row has no extra_info\.task; valid are rows that"):
-        reasoning_gym.compute_score("gsm8k", WRONG, "1", {"index": 3})
+        reward.compute_score("gsm8k", WRONG, "1", {"index": 3})
 
 
 @pytest.mark.parametrize(
@@ -271,15 +269,15 @@ def test_a_mixture_of_tasks(tmp_path: Path) -> None:
 
 
 def test_prepare_gives_the_same_bytes_whatever_the_hashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Questions of ransom_note depend on the order of a set."""
     for name in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", name)
-        command = f"prepare reasoning_gym --task ransom_note --train 3 --test 2 --folder {tmp_path / name}"
-        said = CliRunner().invoke(app, [*command.split(), "--config", "max_note_length=6"])
-        assert said.exit_code == 0, said.output
-        assert f"made: {tmp_path / name}\n  3 training and 2 test prompts" in said.stdout
+        command = f"gym.py --task ransom_note --train 3 --test 2 --folder {tmp_path / name}"
+        monkeypatch.setattr(sys, "argv", [*command.split(), "--config", "max_note_length=6"])
+        gym.main()
+        assert f"made: {tmp_path / name}\n  3 training and 2 test prompts" in capsys.readouterr().out
     first, second = (PreparedFolder(tmp_path / name, FoundManifest).check() for name in ("1", "2"))
     assert first == second
     assert first.settings["config"] == {"max_note_length": 6}
@@ -299,24 +297,27 @@ def test_the_command_passes_its_options_on(
 
     monkeypatch.setattr(gym, "prepare_reasoning_gym", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    command = "prepare reasoning_gym --task gcd --train 8 --test 4 --seed 3"
-    said = CliRunner().invoke(app, [*command.split(), *more])
-    assert said.exit_code == 0, said.output
+    monkeypatch.setattr(sys, "argv", ["gym.py", *["--task=gcd", "--train=8", "--test=4", "--seed=3"], *more])
+    gym.main()
     assert asked == [(GymSettings("gcd", {}, 8, 4, 3, system), tmp_path / "reasoning_gym" / "gcd" / "seed-3")]
 
 
 @pytest.mark.parametrize("word", ["max_terms", "=3", "max terms=3", "max_terms=[3"])
-def test_an_option_that_cannot_be_read_is_named(word: str) -> None:
-    said = CliRunner().invoke(app, ["prepare", "reasoning_gym", "--task", "gcd", "--config", word])
-    assert said.exit_code == 1
-    assert said.stderr.startswith("reasoning_gym: --config ")
-    assert said.stderr.count("\n") == 1
+def test_an_option_that_cannot_be_read_is_named(
+    word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gym.py", "--task", "gcd", f"--config={word}"])
+    with pytest.raises(SystemExit):
+        gym.main()
+    said = capsys.readouterr().err
+    assert said.startswith("reasoning_gym_data.py: --config ")
+    assert said.count("\n") == 1
 
 
 def test_the_message_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ModuleNotFoundError, match=r"Type: pip install '\.\[tasks\]'"):
-        reasoning_gym.library()
+    with pytest.raises(ModuleNotFoundError, match="Type: pip install reasoning-gym"):
+        reward.library()
 
 
 def test_a_failing_child_says_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

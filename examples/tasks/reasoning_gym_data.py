@@ -1,4 +1,7 @@
-"""Make the folder of a task of reasoning-gym.
+"""Write any task of reasoning-gym as training and test data; the reward is its own verifier.
+
+    pip install reasoning-gym
+    python examples/tasks/reasoning_gym_data.py --task countdown --train 4096 --test 512
 
 Some tasks depend on the order of sets and on Python's global random numbers. So `prepare_reasoning_gym`
 starts this module as a process of its own with ``PYTHONHASHSEED=0``, which seeds the random numbers: every
@@ -7,6 +10,7 @@ run draws the same.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import math
@@ -24,9 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
+from reasoning_gym_reward import BEST, exact_text, from_exact_text, library, make_dataset
 
-from grpo_verl_ext.rewards.reasoning_gym import BEST, exact_text, from_exact_text, library, make_dataset
 from grpo_verl_ext.tasks.folders import (
+    SYSTEM_PROMPT,
     TEST,
     TRAIN,
     FoundManifest,
@@ -36,7 +42,7 @@ from grpo_verl_ext.tasks.folders import (
     verl_row,
     write_rows,
 )
-from grpo_verl_ext.utils.console import ending
+from grpo_verl_ext.utils.console import ending, one_message
 from grpo_verl_ext.utils.files import cache_root
 
 
@@ -106,10 +112,14 @@ def _unknown(what: str, name: str, valid: Mapping[str, Any] | list[str]) -> Prep
     )
 
 
+_DRAW = "--draw-into"
+"""Begins the command line of that process."""
+
+
 def _draw(folder: Path, settings: GymSettings) -> dict[str, Any]:
     """Run this module in a process whose hashes are the same every time."""
     finished = subprocess.run(
-        [sys.executable, "-m", "grpo_verl_ext.tasks.reasoning_gym", folder],
+        [sys.executable, __file__, _DRAW, folder],
         input=json.dumps(asdict(settings)),
         env=os.environ | {"PYTHONHASHSEED": "0"},
         capture_output=True,
@@ -214,13 +224,53 @@ def _row(entry: Mapping[str, Any], index: int, split: str, settings: Mapping[str
     )
 
 
-def _main() -> None:
-    """Read the settings from standard input, write the files to the folder given, print what was left out."""
-    try:
-        print(json.dumps(write_task(Path(sys.argv[1]), json.load(sys.stdin))))
-    except DrawError as error:
-        sys.exit(str(error))
+def options_of(words: list[str]) -> dict[str, Any]:
+    """Read ``key=value``, each value as YAML."""
+    options = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name.isidentifier()):
+            raise PreparedFolderError(f"--config is {word!r}; valid is key=value, such as max_terms=3")
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise PreparedFolderError(f"--config {name} is {value!r}; valid is a value as in YAML") from error
+    return options
+
+
+def main() -> None:
+    if sys.argv[1:2] == [_DRAW]:
+        try:
+            print(json.dumps(write_task(Path(sys.argv[2]), json.load(sys.stdin))))
+        except DrawError as error:
+            sys.exit(str(error))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", required=True, help="a task of reasoning-gym, such as countdown")
+    parser.add_argument("--config", action="append", default=[], help="an option of the task: max_terms=3")
+    parser.add_argument("--train", type=int, default=4096, help="training prompts (4096)")
+    parser.add_argument("--test", type=int, default=512, help="test prompts (512)")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw (1)")
+    parser.add_argument("--system", default=SYSTEM_PROMPT, help="system prompt; '' for none")
+    parser.add_argument("--folder", type=Path, help="write into this folder instead of the cache folder")
+    parser.add_argument("--force", action="store_true", help="make it again, and move the old one aside")
+    given = parser.parse_args()
+    with one_message("reasoning_gym_data.py", PreparedFolderError, ModuleNotFoundError):
+        config = options_of(given.config)
+        settings = GymSettings(given.task, config, given.train, given.test, given.seed, given.system)
+        outcome = prepare_reasoning_gym(
+            settings,
+            given.folder or reasoning_gym_folder(given.task, given.seed),
+            force=given.force,
+            on_wait=lambda: print("waiting: another process is preparing the same folder", flush=True),
+        )
+    left_out = outcome.manifest.found["left_out"].items()
+    told = [f"left out: {count} {what}" for what, count in left_out if count]
+    prompts = f"{given.train} training and {given.test} test prompts, no question twice"
+    print(outcome.words(prompts, *told))
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -1,13 +1,6 @@
 """Reward function for verl: reasoning-gym's own verifier of the task that a row came from.
 
-The rows are those of ``grpo-verl-ext prepare reasoning_gym``. In verl's configuration::
-
-    reward:
-      custom_reward_function:
-        path: pkg://grpo_verl_ext.rewards.reasoning_gym
-        name: compute_score
-
-or beside other rewards, as a function in the weights of `weighted_sum`.
+The rows are those of ``reasoning_gym_data.py``; the preset ``+task=reasoning_gym`` names this file.
 """
 
 from __future__ import annotations
@@ -23,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from grpo_verl_ext.rewards.rules import answer_of
-from grpo_verl_ext.utils.console import line_to_install
 
 _Verifier = Callable[[str | None, Mapping[str, Any]], float]
 """(answer or None, the task's entry) → 0 … 1."""
@@ -32,9 +24,9 @@ BEST = 1.0
 
 
 def compute_score(
-    data_source: str,  # noqa: ARG001 - part of verl's signature
+    data_source: str,
     solution_str: str,
-    ground_truth: object,  # noqa: ARG001
+    ground_truth: object,
     extra_info: Mapping[str, Any] | None = None,
     **_: object,
 ) -> dict[str, float]:
@@ -49,16 +41,16 @@ def compute_score(
         0, and the first such case of a task is printed.
 
     Raises:
-        ValueError: the row is not one of ``grpo-verl-ext prepare reasoning_gym``.
+        ValueError: the row is not one of ``reasoning_gym_data.py``.
         ModuleNotFoundError: reasoning-gym is missing; the message has the line to type.
     """
     return _verdict(answer_of(solution_str), extra_info or {})
 
 
 def score_whole_response(
-    data_source: str,  # noqa: ARG001 - part of verl's signature
+    data_source: str,
     solution_str: str,
-    ground_truth: object,  # noqa: ARG001
+    ground_truth: object,
     extra_info: Mapping[str, Any] | None = None,
     **_: object,
 ) -> dict[str, float]:
@@ -75,7 +67,7 @@ def library() -> Any:
     try:
         import reasoning_gym
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{error}. Type: {line_to_install('tasks')}") from error
+        raise ModuleNotFoundError(f"{error}. Type: pip install reasoning-gym") from error
     return reasoning_gym
 
 
@@ -94,8 +86,7 @@ def _verdict(answer: str | None, extra_info: Mapping[str, Any]) -> dict[str, flo
         task, config, entry = (extra_info[key] for key in ("task", "config", "entry"))
     except KeyError as error:
         raise ValueError(
-            f"a row has no extra_info.{error.args[0]}; valid are rows that `grpo-verl-ext prepare "
-            "reasoning_gym` has written"
+            f"a row has no extra_info.{error.args[0]}; valid are rows that reasoning_gym_data.py has written"
         ) from error
     verifier = _verifier(task, config)
     try:
@@ -125,7 +116,7 @@ def _say_once(task: str, what: str) -> None:
     if task not in _said:
         _said.add(task)
         print(
-            f"grpo_verl_ext: warning: reasoning-gym's verifier of {task} raised {what}; such answers score 0 "
+            f"warning: reasoning-gym's verifier of {task} raised {what}; such answers score 0 "
             "and are counted in verifier_raised",
             file=sys.stderr,
             flush=True,

@@ -7,12 +7,12 @@ from types import ModuleType
 
 import pytest
 from module_files import load_module
+from reasoning_gym_reward import score_whole_response
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_verl_ext.rewards.reasoning_gym import score_whole_response
 from grpo_verl_ext.tasks.folders import read_parquet
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2_gym.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tasks" / "smollm2_gym.py"
 
 
 @pytest.fixture

@@ -5,26 +5,25 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import smollm2_max
 import torch
 import verl.trainer
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from smollm2_max import MaximaSettings
+from smollm2_model import MEASURED_EVERY
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
 import grpo_verl_ext.config
-from grpo_verl_ext.cli import app
 from grpo_verl_ext.rewards.rules import whole_response
-from grpo_verl_ext.tasks import smollm2_max
 from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
-from grpo_verl_ext.tasks.smollm2 import MEASURED_EVERY
-from grpo_verl_ext.tasks.smollm2_max import MaximaSettings
 
 
 def place(folder: Path) -> PreparedFolder[FoundManifest]:
     return PreparedFolder(folder, FoundManifest)
 
 
+TASKS = Path(smollm2_max.__file__).parent
 ALGORITHMS = sorted(file.stem for file in Path(grpo_verl_ext.config.__file__).parent.glob("algo/*.yaml"))
 SMALL = MaximaSettings(
     1, smallest=1, largest=9, test=12, start=0.0, steps=3, batch_size=4, learning_rate=1e-3
@@ -136,20 +135,16 @@ def test_a_warm_start_that_gets_nowhere_is_refused_and_leaves_no_folder(
     assert not (tmp_path / "max").exists()
 
 
-def test_a_missing_model_is_named(tmp_path: Path) -> None:
+def test_a_missing_model_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(PreparedFolderError, match="nowhere: no such folder"):
         smollm2_max.prepare_smollm2_max(SMALL, tmp_path / "nowhere", tmp_path / "sums", force=False)
-    command = [
-        "prepare",
-        "smollm2_max",
-        "--model",
-        str(tmp_path / "nowhere"),
-        "--folder",
-        str(tmp_path / "s"),
-    ]
-    said = CliRunner().invoke(app, command)
-    assert said.exit_code == 1
-    assert "Type: grpo-verl-ext prepare smollm2" in said.stderr
+    words = ["--model", str(tmp_path / "nowhere"), "--folder", str(tmp_path / "s")]
+    monkeypatch.setattr("sys.argv", ["smollm2_max.py", *words])
+    with pytest.raises(SystemExit):
+        smollm2_max.main()
+    assert "Type: python examples/tasks/smollm2_model.py" in capsys.readouterr().err
 
 
 def test_a_folder_begun_from_another_model_is_not_taken_for_this_one(made: Path, tmp_path: Path) -> None:
@@ -168,8 +163,8 @@ def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(smollm2_max, "prepare_smollm2_max", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    said = CliRunner().invoke(app, ["prepare", "smollm2_max", "--seed", "3"])
-    assert said.exit_code == 0, said.output
+    monkeypatch.setattr("sys.argv", ["smollm2_max.py", "--seed", "3"])
+    smollm2_max.main()
     source, folder = tmp_path / "smollm2-135m-instruct", tmp_path / "smollm2_max" / "seed-3"
     assert asked == [(MaximaSettings(3), source, folder)]
 
@@ -177,7 +172,7 @@ def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.Monk
 def composed(*overrides: str) -> DictConfig:
     folder = Path(verl.trainer.__file__).parent / "config"
     with initialize_config_dir(config_dir=str(folder), version_base=None):
-        path = "hydra.searchpath=[pkg://grpo_verl_ext/config]"
+        path = f"hydra.searchpath=[pkg://grpo_verl_ext/config,file://{TASKS}]"
         return compose("ppo_trainer", overrides=[path, "+platform=cpu", "+task=smollm2_max", *overrides])
 
 

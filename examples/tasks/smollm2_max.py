@@ -1,5 +1,8 @@
 """The larger of two numbers as text, ``max(47,35)=``, and SmolLM2 warm-started on it.
 
+    python examples/tasks/smollm2_model.py
+    python examples/tasks/smollm2_max.py --seed 1
+
 SmolLM2 reads a chat as 40 tokens before the question, and rarely answers one with the number alone. Here the
 prompt has 8 tokens, and a few steps of supervised learning have taught the form of the answer: the number,
 then the end of the turn. So a training step takes seconds on a processor.
@@ -7,12 +10,15 @@ then the end of the turn. So a training step takes seconds on a processor.
 
 from __future__ import annotations
 
+import argparse
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+from smollm2_model import MAKE, WarmStart, say_waiting, smollm2_folder, write_warm_started
 
 from grpo_verl_ext.tasks.folders import (
     TEST,
@@ -24,7 +30,7 @@ from grpo_verl_ext.tasks.folders import (
     verl_row,
     write_rows,
 )
-from grpo_verl_ext.tasks.smollm2 import WarmStart, write_warm_started
+from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.files import cache_root
 
 _NAME = "smollm2_max"
@@ -83,7 +89,7 @@ def prepare_smollm2_max(
     """Make ``folder`` with training and test data and the warm-started model, or do nothing if it is there.
 
     Args:
-        source: folder of the converted model (`smollm2.prepare_smollm2`).
+        source: folder of the converted model (`smollm2_model.prepare_smollm2`).
         on_step: called with the steps done and the steps in all, after each step of the warm start.
 
     Raises:
@@ -96,7 +102,7 @@ def prepare_smollm2_max(
     try:
         origin = PreparedFolder(source, FoundManifest).check().settings
     except PreparedFolderError as error:
-        raise PreparedFolderError(f"{error}. Type: grpo-verl-ext prepare smollm2") from error
+        raise PreparedFolderError(f"{error}. Type: {MAKE}") from error
 
     def build(unfinished: Path) -> dict[str, Any]:
         train, test = draw_numbers(settings)
@@ -126,3 +132,33 @@ def _row(numbers: _Numbers, index: int, split: str) -> dict[str, Any]:
         ability="math",
         extra_info={"index": index, "split": split},
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the numbers and of the warm start (1)")
+    parser.add_argument("--model", type=Path, default=smollm2_folder(), help="begin with this folder's model")
+    parser.add_argument("--folder", type=Path, help="write into this folder instead of the cache folder")
+    parser.add_argument("--force", action="store_true", help="make it again, and move the old one aside")
+    given = parser.parse_args()
+    with one_message("smollm2_max.py", PreparedFolderError):
+        outcome = prepare_smollm2_max(
+            MaximaSettings(given.seed),
+            given.model,
+            given.folder or smollm2_max_folder(given.seed),
+            force=given.force,
+            on_wait=say_waiting,
+        )
+    found = outcome.manifest.found
+    print(
+        outcome.words(
+            "{train} training and {test} test prompts, no pair of numbers in both".format(**found),
+            "the right answer has the probability {probability:.3f} after {steps} steps".format(**found),
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

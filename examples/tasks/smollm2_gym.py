@@ -1,7 +1,7 @@
 """Warm-start SmolLM2 on an arithmetic task of reasoning-gym: it is then right on some of the prompts.
 
-    grpo-verl-ext prepare smollm2
-    python examples/smollm2_gym.py FOLDER --seeds 1 2 3 4
+    python examples/tasks/smollm2_model.py
+    python examples/tasks/smollm2_gym.py FOLDER --seeds 1 2 3 4
 
 FOLDER/seed-1 then has train.parquet and test.parquet, chain_sum of reasoning-gym with two numbers of one
 digit, and the model, which has learned from the training prompts' answers. Its chat template shortens a
@@ -12,9 +12,10 @@ learns. Each seed has prompts and a warm start of its own. Needs no GPU; what is
 import argparse
 from pathlib import Path
 
+from reasoning_gym_data import GymSettings, prepare_reasoning_gym
+from smollm2_model import WarmStart, smollm2_folder, write_warm_started
+
 from grpo_verl_ext.tasks.folders import TRAIN, read_parquet
-from grpo_verl_ext.tasks.reasoning_gym import GymSettings, prepare_reasoning_gym
-from grpo_verl_ext.tasks.smollm2 import WarmStart, smollm2_folder, write_warm_started
 from grpo_verl_ext.utils.files import appearing, locked
 
 TASK = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}

