@@ -11,7 +11,9 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext import preflight
+from grpo_verl_ext import catalogue, preflight
+from grpo_verl_ext.catalogue.grpo import GRPO
+from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, label_of, read_examples, steps_of
 from grpo_verl_ext.iterate.reward_training import of_trl
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, RewardModelSettings, Round
@@ -20,7 +22,6 @@ from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.reference.checks import has_adapter
-from grpo_verl_ext.verl_plugin.steps.checks import check_step_use
 
 _MANAGER, _WITH_MODEL = "reward.reward_manager.name", "rule_and_model"
 
@@ -54,9 +55,13 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
             f"policy.overrides: {_MANAGER} is {manager}, but rounds with a reward model have {_WITH_MODEL}, "
             f"without what {manager} adds. Type: {_MANAGER}=naive, or reward_model.weight=0"
         )
-    if settings.reward_model.step_label is not None:
-        for config in rounds[1:]:
-            _as_iterate_error(check_step_use, config)
+    of_steps = settings.reward_model.step_label is not None
+    if asks_model and catalogue.learns_from_steps(rounds[0]) != of_steps:
+        raise IterateError(
+            f"policy.overrides: algorithm.adv_estimator is {rounds[0].algorithm.adv_estimator}, which does not "
+            f"learn from the model of reward_model.{'step_label' if of_steps else 'label'}. Type: "
+            f"+algo={(GRPO_PROCESS if of_steps else GRPO).name}"
+        )
     return rounds[0]
 
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples
-from grpo_verl_ext.rewards.learned import OUTPUTS, LearnedReward, LearnedStepReward
+from grpo_verl_ext.rewards.learned import OUTPUTS, LearnedReward
 
 
 def train_reward_model(
@@ -68,7 +68,7 @@ def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Any]) -> float | No
     if not examples:
         return None
     if isinstance(examples[0], Steps):
-        return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, examples)
+        return step_accuracy(LearnedReward(model, tokenizer).scores_of_pieces, examples)
     return LearnedReward(model, tokenizer).accuracy(*zip(*map(astuple, examples), strict=True))
 
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.gvpo import GroupRows
-from grpo_verl_ext.utils.errors import RewardServerError, TeacherError
+from grpo_verl_ext.utils.errors import TeacherError
 
 
 class Field:
@@ -164,9 +164,7 @@ UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
 
 # The failure of a reward process, or of a teacher.
 
-_FAILURES: Mapping[str, type[RuntimeError]] = {
-    each.__name__: each for each in (RewardServerError, TeacherError)
-}
+_FAILURES: Mapping[str, type[RuntimeError]] = {TeacherError.__name__: TeacherError}
 
 
 def report_failure(error: Exception) -> None:

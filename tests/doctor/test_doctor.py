@@ -879,27 +879,24 @@ def test_a_reward_function_takes_what_the_task_gives_it(
 
 
 @pytest.mark.parametrize(
-    ("later", "is_known"),
+    ("later", "is_checked"),
     [
-        ("def score(solution_str, weights=None, step_rewards=False): ...", True),
+        ("def score(solution_str, **_): ...", False),
         ("score = retry(score)", False),
         ("if True:\n    from there import score", False),
         ("from there import *", False),
-        ("other = score", None),
+        ("other = score", True),
     ],
 )
-def test_the_last_of_two_reward_functions_counts(
-    chain_sum: list[str], tmp_path: Path, later: str, is_known: bool | None
+def test_a_reward_function_whose_name_is_bound_again_may_be_anything(
+    chain_sum: list[str], tmp_path: Path, later: str, is_checked: bool
 ) -> None:
-    """The first has not the parameters that the task gives it; a name that is bound again may be anything."""
+    """The first has not the parameters that the task gives it."""
     (file := tmp_path / "mine.py").write_text(f"def score(solution_str): ...\n\n{later}\n")
     reward = "reward.custom_reward_function"
     line = ["+algo=grpo", CPU, *chain_sum, f"{reward}.path={file}", f"{reward}.name=score"]
     found = [each.check for each in all_findings(line)]
-    assert found == ["reward-arguments"] * (is_known is None)
-    if is_known:
-        file.write_text(f"{file.read_text()}\ndef score(solution_str): ...\n")
-        assert [each.check for each in all_findings(line)] == ["reward-arguments"]
+    assert found == ["reward-arguments"] * is_checked
 
 
 @pytest.mark.parametrize("manager", ["naive", "dapo", "rule_and_model", "remote"])

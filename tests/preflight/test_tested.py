@@ -75,7 +75,7 @@ KL = "algorithm.use_kl_in_reward=true"
 DISTILS = ["distillation.enabled=true", "distillation.distillation_loss.loss_mode=forward_kl_topk"]
 ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_rewards=false"]
 OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
-MODELS = ["reward.reward_manager.name=rule_and_model", "reward.reward_model.enable=true"]
+MODELS = ["reward.reward_manager.name=rule_and_model", f"++{OURS}.reward_model.path=some/model"]
 SERVED = ["distillation.teacher_models.teacher_model.model_path=m", "distillation.nnodes=1"]
 RECORDED_TEACHER = [f"++{OURS}.teacher.source=recorded", f"++{OURS}.stored_responses={{share: 1}}"]
 RECORDED_TEACHER += ["distillation.enabled=false"]
@@ -129,7 +129,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("grpo_process", [f"{MODE}=sync"], "steps trainer_mode", R),
     ("grpo_process", [KL], "steps use_kl_in_reward", R),
     ("grpo_process", OVERLONG, "steps enable", R),
-    ("grpo_process", MODELS, "steps name", R),
+    ("gdpo", MODELS, "several-rewards name", R),
     ("grpo_process", [f"{ROLLOUT}.agent.default_agent_loop=tool_agent"], "steps default_agent_loop", R),
     ("gdpo", [f"{MODE}=separate_async"], "several-rewards trainer_mode", R),
     ("gdpo", [FILTER], "several-rewards enable", W),

@@ -22,9 +22,9 @@ _WEIGHTS = "reward.custom_reward_function.reward_kwargs.weights"
 _MODULES = "VERL_USE_EXTERNAL_MODULES"
 _LATER_KEYS = (
     *(f"{SECTION}.gold_responses.files", f"{SECTION}.rewarded_responses.files"),
-    *(f"{SECTION}.reward_model.path", f"{SECTION}.step_reward_model.path", "critic.model.path"),
+    *(f"{SECTION}.reward_model.path", "critic.model.path"),
 )
-_LATER_SECTIONS = {"distillation.teacher_models": "model_path", f"{SECTION}.reward_models": "path"}
+_LATER_SECTIONS = {"distillation.teacher_models": "model_path"}
 """Section of named models → the key in each of them."""
 _LATER = (*_LATER_KEYS, *_LATER_SECTIONS, _WEIGHTS, _MODULES)
 """Begin the keys that records have only since 27 November 2026."""

@@ -13,7 +13,6 @@ from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
-from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.model_files import ModelShape, bytes_of_weights, model_shape, tensor_sizes
 
 CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
@@ -26,8 +25,8 @@ _ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
 
 _SHARED_MEMORY = Path("/dev/shm")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_REWARD_MODELS = "reward models"
-"""Name of their part in the message on memory."""
+_REWARD_MODEL = "reward model"
+"""Name of its part in the message on memory."""
 _TRAINED_COPIES = 4
 """Numbers per trained weight: the weight, its gradient and Adam's two moments."""
 _PROCESSES = 4 * sizes.GIBI
@@ -115,8 +114,8 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
 
 
 def _smaller(parts: Mapping[str, int]) -> str:
-    if max(parts, key=lambda name: parts[name]) == _REWARD_MODELS:
-        return "reward.num_workers=1, or smaller reward models"
+    if max(parts, key=lambda name: parts[name]) == _REWARD_MODEL:
+        return "reward.num_workers=1, or a smaller reward model"
     return f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1"
 
 
@@ -145,27 +144,20 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
         "weights in vLLM": ranks * size,
         "key-value cache": ranks * cache if is_count(cache) else 0,
         "logits and activations": ranks * _tokens_at_once(config) * sizes.bytes_of_token(shape),
-        _REWARD_MODELS: _reward_model_bytes(config),
+        _REWARD_MODEL: _reward_model_bytes(config),
         "processes": _PROCESSES,
     }
 
 
 def _reward_model_bytes(config: DictConfig) -> int:
-    """Return the bytes of this package's reward models, which each of verl's reward processes loads."""
-    options = Options.from_config(config.algorithm)
-    given = [getattr(options, name) for feature in all_features() for name in feature.reward_models]
-    models = [
-        model
-        for each in given
-        if each is not None
-        for model in (each.values() if isinstance(each, Mapping) else [each])
-    ]
-    size = sum(
-        bytes_of_weights(each.path) if each.dtype == "auto" else sum(tensor_sizes(each.path)) * sizes.FP32
-        for each in models
-        if getattr(each, "url", None) is None
+    """Return the bytes of this package's reward model, which each of verl's reward processes loads."""
+    model = Options.from_config(config.algorithm).reward_model
+    if model is None:
+        return 0
+    whole = (
+        bytes_of_weights(model.path) if model.dtype == "auto" else sum(tensor_sizes(model.path)) * sizes.FP32
     )
-    return int(-(-config.reward.num_workers // config.trainer.nnodes) * size)
+    return int(-(-config.reward.num_workers // config.trainer.nnodes) * whole)
 
 
 def _tokens_at_once(config: DictConfig) -> int:

@@ -6,10 +6,11 @@ from numbers import Real
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Trainer, refused
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 _KEYS, _WEIGHTS = "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"
@@ -53,7 +54,7 @@ def _names(config: DictConfig) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def check_reported_rewards(config: DictConfig) -> None:
+def _check_reported_rewards(config: DictConfig) -> None:
     """Refuse rewards that the function which is asked does not report: this package's, or one of verl's.
 
     verl asks its reward server where one is enabled, else a function of its own, if none is configured.
@@ -102,9 +103,16 @@ SEVERAL_REWARDS = Feature(
                 ("group", None),
                 "is not a reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
             ),
+            In(
+                "reward.reward_manager.name",
+                ("naive",),
+                "adds the model's score to the reward of whole responses, which the estimator does not read",
+                when=If("reward.reward_manager.name", (REWARD_MANAGER,)),
+                line=Line("reward.reward_manager.name=naive", without=(f"{SECTION}.reward_model",)),
+            ),
         ),
         *OTHER_REWARDS,
     ),
-    checks={"several-rewards": check_rewards, "reported-rewards": check_reported_rewards},
+    checks={"several-rewards": check_rewards, "reported-rewards": _check_reported_rewards},
     trainer="several_rewards.trainer:SeveralRewardsMixin",
 )
