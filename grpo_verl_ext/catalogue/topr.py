@@ -32,7 +32,7 @@ TOPR = Algorithm(
         requires=(
             no_weights("weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"),
             WHOLE_RESPONSES,
-            *ITS_AGE,
+            ITS_AGE,
         ),
     ),
     title="Le Roux et al., Tapered Off-Policy REINFORCE",

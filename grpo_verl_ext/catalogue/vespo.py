@@ -50,7 +50,7 @@ VESPO = Algorithm(
         requires=(
             no_weights("counts π/π_rollout twice, which is in VESPO's kernel (arXiv 2602.10693, §3.4)"),
             WHOLE_RESPONSES,
-            *ITS_AGE,
+            ITS_AGE,
         ),
     ),
     title="Shen et al., Variational Sequence-Level Soft Policy Optimization",

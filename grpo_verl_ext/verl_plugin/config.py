@@ -117,9 +117,6 @@ class StoredResponsesOptions(Section):
     max_age: Count | None = option(
         None, "of the history, in training steps", "an integer ≥ 1, or null", "100"
     )
-    old_log_probs: Literal["actor", "recorded"] = option(
-        "actor", "their π_old: the policy before the update, or the recorded one that wrote them"
-    )
     key: Text = option(
         "responses",
         "list in `extra_info`: texts, token ids, or `{token_ids, log_probs}`",

@@ -25,9 +25,9 @@ class Field:
 
     # Of stored/.
     STORED_RESPONSES = "stored_responses"
-    """Trainer → agent loop, column of a training prompt: its `stored.rollout.PromptResponses`."""
+    """Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list."""
     STORED_ORIGIN = "stored_response"
-    """Agent loop → trainer, in ``extra_fields`` of a stored response: its `stored.rollout.Origin`."""
+    """Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``."""
     # Of steps/.
     STEPS = "steps"
     """Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
