@@ -21,7 +21,6 @@ from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.reference.checks import has_adapter
 
 _MANAGER, _WITH_MODEL = "reward.reward_manager.name", "rule_and_model"
 
@@ -40,7 +39,8 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
     asks_model = any(setting(config, _MANAGER) == _WITH_MODEL for config in rounds)
     strategy = setting(rounds[0], f"{ACTOR}.strategy")
-    if has_adapter(rounds[0]):
+    lora = (f"actor_rollout_ref.model.{key}" for key in ("lora_rank", "lora.rank", "lora_adapter_path"))
+    if any(setting(rounds[0], key) for key in lora):
         raise IterateError(
             "policy.overrides: the policy is trained by LoRA, and verl's merger takes the adapter out of it. "
             "Type: actor_rollout_ref.model.lora_rank=0"
@@ -58,8 +58,8 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
     of_steps = settings.reward_model.step_label is not None
     if asks_model and catalogue.learns_from_steps(rounds[0]) != of_steps:
         raise IterateError(
-            f"policy.overrides: algorithm.adv_estimator is {rounds[0].algorithm.adv_estimator}, which does not "
-            f"learn from the model of reward_model.{'step_label' if of_steps else 'label'}. Type: "
+            f"policy.overrides: algorithm.adv_estimator is {rounds[0].algorithm.adv_estimator}, which learns "
+            f"nothing from the model of reward_model.{'step_label' if of_steps else 'label'}. Type: "
             f"+algo={(GRPO_PROCESS if of_steps else GRPO).name}"
         )
     return rounds[0]

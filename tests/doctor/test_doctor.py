@@ -891,7 +891,7 @@ def test_a_reward_function_whose_name_is_bound_again_may_be_anything(
     assert found == ["reward-arguments"] * is_checked
 
 
-@pytest.mark.parametrize("manager", ["naive", "dapo", "rule_and_model", "remote"])
+@pytest.mark.parametrize("manager", ["naive", "dapo", "remote"])
 def test_a_reward_function_takes_what_verl_gives_it_for_its_server(
     whole: list[str], tmp_path: Path, manager: str
 ) -> None:
