@@ -80,7 +80,7 @@ def load_shards(reference: nn.Module, folder: str) -> None:
     file = _shard_file(folder)
     if not file.is_file():
         raise FileNotFoundError(
-            f"{_KEY} is set, but {file} does not exist; valid is a checkpoint of such a run on the same ranks. "
+            f"{_KEY} is set, but there is no {file}; valid is a checkpoint of such a run on as many ranks. "
             f"Type: trainer.resume_mode=disable, or ~{_KEY}"
         )
     saved = torch.load(file, weights_only=True, mmap=True)
