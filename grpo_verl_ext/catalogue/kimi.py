@@ -56,7 +56,6 @@ KIMI = Algorithm(
         SEQUENCE_MEAN_TOKEN_SUM,
         doc=str(mirror_descent_loss.__doc__),
         options=KimiOptions,
-        one_advantage=True,
         one_output=ONE_OUTPUT,
         requires=refused(
             Null(

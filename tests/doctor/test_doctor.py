@@ -407,11 +407,6 @@ WRONG = {
         ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
         "gvpo",
     ),
-    "steps whose advantages GMPO averages": (
-        "grpo_process",
-        [f"{ACTOR}.policy_loss.loss_mode=gmpo"],
-        "steps",
-    ),
     "a KL in a reward that nobody reads": ("grpo_process", ["algorithm.use_kl_in_reward=true"], "steps"),
     "a punishment that nobody reads": (
         "grpo_process",
@@ -494,7 +489,7 @@ WRONG = {
     "GDPO with a name in the place of names": (
         "gdpo",
         ["algorithm.gdpo_reward_keys=score"],
-        "several-rewards",
+        "reported-rewards",
     ),
     "PPO with the advantages of other responses": ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo"),
     "a resampling that no group knows": ("grpo", ["algorithm.use_pf_ppo=true"], "unread"),
@@ -528,12 +523,12 @@ WRONG = {
     ),
     "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "steps"),
     "rewards that nobody shows": ("gdpo", ["trainer.v1.trainer_mode=sync"], "several-rewards"),
-    "GDPO with one reward": ("gdpo", ["algorithm.gdpo_reward_keys=[acc]"], "several-rewards"),
-    "GDPO with one reward twice": ("gdpo", ["algorithm.gdpo_reward_keys=[acc,acc]"], "several-rewards"),
+    "GDPO with one reward": ("gdpo", ["algorithm.gdpo_reward_keys=[acc]"], "reported-rewards"),
+    "GDPO with one reward twice": ("gdpo", ["algorithm.gdpo_reward_keys=[acc,acc]"], "reported-rewards"),
     "GDPO with a weight for one of two rewards": (
         "gdpo",
         ["algorithm.gdpo_reward_weights=[1.0]"],
-        "several-rewards",
+        "refused",
     ),
     "GDPO without the rewards' standard deviations": (
         "gdpo",

@@ -6,66 +6,40 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.requires import OUR_MODES, NoneWith, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, LOSS, setting
+from grpo_verl_ext.utils.keys import AGENT_LOOP, setting
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 
 def check_steps(config: DictConfig) -> None:
-    """Refuse ``grpo_process`` with data that ask for a loop without steps, or a loss that averages over them.
+    """Refuse ``grpo_process`` with data that ask for a loop without steps, or a function that reports none.
+
+    What a function reports is known where this package's loops and a manager that keeps it are configured.
 
     Raises:
-        SettingError: the agent loop is verl's own, or the loss has one advantage for a response.
+        SettingError: names the loop, or the function.
     """
     if not catalogue.learns_from_steps(config):
         return
-    loss = catalogue.loss_of(config)
-    check_loops_of_data(
-        config,
-        AGENT_LOOPS,
-        "algorithm.adv_estimator=grpo_process needs one that keeps step rewards",
-        "+algo=grpo",
-    )
-    if loss is not None and loss.one_advantage:
-        raise SettingError(
-            LOSS,
-            loss.name,
-            why="algorithm.adv_estimator=grpo_process has an advantage for each token, and this loss gives "
-            "all tokens of a response their mean",
-            valid="a loss of tokens",
-            fix=Line(f"{LOSS}={GRPO_LOSS.name}"),
-        )
-
-
-def check_reported_steps(config: DictConfig) -> None:
-    """Refuse reward functions that report no steps, where steps come from the function.
-
-    They do with this package's agent loops and a reward manager that keeps what the function reports.
-
-    Raises:
-        SettingError: it is verl's own, or this package's without its ``step_rewards``.
-    """
-    keeps_steps = setting(config, AGENT_LOOP) in AGENT_LOOPS.values() and setting(
-        config, "reward.reward_manager.name"
-    ) in ("naive", REWARD_MANAGER)
-    if not (catalogue.learns_from_steps(config) and keeps_steps):
+    needs = "algorithm.adv_estimator=grpo_process needs"
+    check_loops_of_data(config, AGENT_LOOPS, f"{needs} one that keeps step rewards", "+algo=grpo")
+    is_kept = setting(config, "reward.reward_manager.name") in ("naive", REWARD_MANAGER)
+    if not is_kept or setting(config, AGENT_LOOP) not in AGENT_LOOPS.values():
         return
     function, key = config.reward.custom_reward_function, "reward.custom_reward_function"
-    why = "algorithm.adv_estimator=grpo_process needs the step_rewards of a reward function"
+    why, written = f"{needs} the step_rewards of a reward function", setting(config, _GIVEN)
     if function.path is None:
-        raise SettingError(
-            f"{key}.path", None, why=why, valid="a file or module with yours", fix=f"{key}.path=<file>"
-        )
-    written = (function.get("reward_kwargs") or {}).get("step_rewards")
+        valid = "a file or module with yours"
+        raise SettingError(f"{key}.path", None, why=why, valid=valid, fix=f"{key}.path=<file>")
     if function.path == f"pkg://{weighted_sum.__name__}" and not written:
-        name = f"{key}.reward_kwargs.step_rewards"
-        raise SettingError(name, written, why=why, valid="true", fix=Line(f"++{name}=true"))
+        raise SettingError(_GIVEN, written, why=why, valid="true", fix=Line(f"++{_GIVEN}=true"))
 
+
+_GIVEN = "reward.custom_reward_function.reward_kwargs.step_rewards"
 
 STEP_REWARDS = Feature(
     name="steps",
@@ -80,7 +54,7 @@ STEP_REWARDS = Feature(
         ),
         *OTHER_REWARDS,
     ),
-    checks={"steps": check_steps, "reported-steps": check_reported_steps},
+    checks={"reported-steps": check_steps},
     trainer="steps.trainer:ProcessSupervisionMixin",
     agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
 )
