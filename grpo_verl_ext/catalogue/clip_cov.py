@@ -23,7 +23,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 _BOUND = "a finite number, in nats times units of the advantages"
 
 
-class ClipCovOptions(Section):
+class _ClipCovOptions(Section):
     """Clip-Cov's keys of ``actor.policy_loss``, with verl's defaults, which are the authors'."""
 
     clip_cov_ratio: Share = option(
@@ -83,7 +83,7 @@ CLIP_COV = Algorithm(
         TOKEN_MEAN,
         clip_events,
         doc=str(covariance.clip_cov_surrogate.__doc__),
-        options=ClipCovOptions,
+        options=_ClipCovOptions,
         needs=MiniBatchStatistic(_drawn, metric="actor/frac_cov_clipped"),
         settings=(check_clip_range, _check_bounds),
     ),

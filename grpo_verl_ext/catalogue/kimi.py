@@ -23,7 +23,7 @@ from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 _TAU = 0.1
 
 
-class KimiOptions(Section):
+class _KimiOptions(Section):
     """Keys of the loss in ``actor.policy_loss``."""
 
     kimi_tau: PositiveFloat = option(
@@ -55,7 +55,7 @@ KIMI = Algorithm(
         _kimi,
         SEQUENCE_MEAN_TOKEN_SUM,
         doc=str(mirror_descent_loss.__doc__),
-        options=KimiOptions,
+        options=_KimiOptions,
         one_output=ONE_OUTPUT,
         requires=refused(
             Null(

@@ -20,7 +20,7 @@ from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 
-class KlCovOptions(Section):
+class _KlCovOptions(Section):
     """KL-Cov's keys of ``actor.policy_loss``, with verl's defaults."""
 
     kl_cov_ratio: Share = option(
@@ -72,7 +72,7 @@ KL_COV = Algorithm(
         _kl_cov,
         TOKEN_MEAN,
         doc=str(covariance.kl_cov_surrogate.__doc__),
-        options=KlCovOptions,
+        options=_KlCovOptions,
         needs=MiniBatchStatistic(_largest, metric="actor/frac_cov_penalised"),
         requires=(
             *refused(

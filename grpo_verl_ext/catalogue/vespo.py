@@ -15,7 +15,7 @@ from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 _Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class VespoOptions(Section):
+class _VespoOptions(Section):
     """VESPO's keys of ``actor.policy_loss``; the defaults are the authors' code's."""
 
     vespo_k_pos: _Power = option(2.0, "power of W where A ≥ 0", "a finite number ≥ 0", "2.0")
@@ -30,7 +30,7 @@ def _vespo(
     """Compute VESPO's loss with the kernel of ``actor.policy_loss``: `vespo.vespo_loss`."""
     kernel = {
         name.removeprefix("vespo_"): config.policy_loss.get(name, field.default)
-        for name, field in VespoOptions.model_fields.items()
+        for name, field in _VespoOptions.model_fields.items()
     }
     return vespo_loss(log_prob, old_log_prob, advantages, response_mask, **kernel)
 
@@ -44,7 +44,7 @@ VESPO = Algorithm(
         _vespo,
         TOKEN_MEAN,
         doc=str(vespo_loss.__doc__),
-        options=VespoOptions,
+        options=_VespoOptions,
         one_output=ONE_OUTPUT,
         requires=(
             no_weights("counts π/π_rollout twice, which is in VESPO's kernel (arXiv 2602.10693, §3.4)"),

@@ -19,12 +19,12 @@ from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, MODE, SECTION, setting
 ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
 """Why such losses refuse a session with several outputs."""
 WEIGHTS, REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
-STORED = f"{SECTION}.stored_responses"
+_STORED = f"{SECTION}.stored_responses"
 _CACHE = "skip.rollout_tq.enable"
 """verl's key for rollouts of an earlier run, or step, in the place of sampled ones."""
 
 
-is_stored = If(f"{STORED}.share")
+is_stored = If(f"{_STORED}.share")
 """Whether some of the responses were not sampled in this step."""
 
 
@@ -34,7 +34,7 @@ def several_policies(config: DictConfig) -> bool:
     return trainer == FULLY_ASYNC_DRIVER or trainer.endswith("_async")
 
 
-def older_policy(config: DictConfig) -> str:
+def _older_policy(config: DictConfig) -> str:
     """Return why responses may be of an older policy than the one that is trained: a trainer, a cache, ""."""
     trainer = trainer_of(config)
     if several_policies(config) or trainer == ONE_STEP_OFF_DRIVER:
@@ -44,7 +44,7 @@ def older_policy(config: DictConfig) -> str:
 
 def wrote_another_policy(config: DictConfig) -> bool:
     """Whether some responses are of another policy than the one that is trained."""
-    return is_stored(config) or bool(older_policy(config))
+    return is_stored(config) or bool(_older_policy(config))
 
 
 WHOLE_RESPONSES = NoneWith(

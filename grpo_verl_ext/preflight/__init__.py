@@ -56,7 +56,7 @@ ADVICE: Mapping[str, Advise] = {
 """Warnings by name."""
 
 
-JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", "probe")
+_JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", "probe")
 """Findings of `proof.judge`, by the names that silence them."""
 
 
@@ -184,7 +184,7 @@ def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
 def _names() -> list[str]:
     """Return the names of all checks, rows and judgements."""
     of_rows = (name for name, _ in tested.all_needs())
-    return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *JUDGEMENTS)))
+    return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *_JUDGEMENTS)))
 
 
 def _missing(key: str) -> Problem:

@@ -30,7 +30,7 @@ from grpo_verl_ext.verl_plugin.config import Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
 
-NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
+_NO_GRADIENT, _BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
 
@@ -79,12 +79,12 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     # The loss of the estimator's paper may have k3 and its gradient: arXiv 2402.03300, eq. 4.
     known: list[Estimator | VerlsEstimator] = [*verls.VERLS_ESTIMATORS, *ESTIMATORS.values()]
     has_k3 = any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
-    if actor.kl_loss_type in NO_GRADIENT:
+    if actor.kl_loss_type in _NO_GRADIENT:
         why = (
             "its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
             "Schulman, Approximating KL Divergence; docs/anatomy.md measures it)"
         )
-    elif actor.kl_loss_type in BIASED_GRADIENT and not has_k3:
+    elif actor.kl_loss_type in _BIASED_GRADIENT and not has_k3:
         why = (
             "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md "
             "measures it); GRPO's paper means it so, other estimators have no reason to"

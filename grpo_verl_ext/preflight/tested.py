@@ -135,7 +135,7 @@ def _shared(name: str, used: Condition, *rows: In) -> Feature:
     return Feature(name=name, used=used, requires=rows)
 
 
-SHARED = (
+_SHARED = (
     _shared(
         "engine",
         catalogue.knows,
@@ -256,7 +256,7 @@ def needs(config: DictConfig) -> Iterator[tuple[str, tuple[In, ...]]]:
 
     A training with a loss of verl's and nothing of this package is refused nothing.
     """
-    yield from ((each.name, each.requires) for each in (*SHARED, *all_features()) if each.used(config))
+    yield from ((each.name, each.requires) for each in (*_SHARED, *all_features()) if each.used(config))
     is_known = catalogue.knows(config)
     for record in (catalogue.estimator_of(config), catalogue.loss_of(config)):
         if record is not None:
@@ -266,7 +266,7 @@ def needs(config: DictConfig) -> Iterator[tuple[str, tuple[In, ...]]]:
 
 def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:
     """Yield name and rows of every feature, estimator and loss."""
-    yield from ((each.name, each.requires) for each in (*SHARED, *all_features()) if each.name)
+    yield from ((each.name, each.requires) for each in (*_SHARED, *all_features()) if each.name)
     for table in (ESTIMATORS, catalogue.LOSSES, catalogue.VERLS_LOSSES):
         yield from map(_of_record, table.values())
 

@@ -16,9 +16,6 @@ from transformers import (
 
 from grpo_verl_ext.rewards.steps import pieces
 
-OUTPUTS = 2
-"""Classes of a model of steps: 0, the step is wrong; 1, it is right, as TRL's ``PRMTrainer`` numbers them."""
-
 
 class LearnedReward:
     """A classifier with its tokenizer; one thread at a time may use it."""
@@ -67,7 +64,7 @@ class LearnedReward:
         return [of_end[end] for end in ends]
 
     def scores_of_pieces(self, prompt: str, steps: Sequence[str]) -> list[float]:
-        """Return the same for steps that follow each other without a gap."""
+        """Return the same for steps that follow each other; class 1 is right, as in TRL's ``PRMTrainer``."""
         ids, last = step_tokens(prompt, steps, self._tokenizer)
         right: list[float] = self._logits(ids)[last].softmax(-1)[:, 1].tolist()
         return right

@@ -24,9 +24,6 @@ Refuse = Callable[[DictConfig], None]
 """A check of a composed configuration that raises `SettingError` on a wrong setting."""
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
-Checks = Mapping[str, Refuse]
-Advice = Mapping[str, Advise]
-"""Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
 
 _RECORDS = (
     "reference.checks:REFERENCE_REFRESH",
@@ -61,8 +58,8 @@ class Feature:
     name: str = ""
     used: Condition = field(default=lambda _: False)
     requires: tuple[In, ...] = ()
-    checks: Checks = field(default_factory=dict)
-    advice: Advice = field(default_factory=dict)
+    checks: Mapping[str, Refuse] = field(default_factory=dict)
+    advice: Mapping[str, Advise] = field(default_factory=dict)
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
     trainer: str = ""
     agent_loops: Mapping[str, str] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from grpo_verl_ext.verl_plugin.wire import report_failure
 
 
 @register(REWARD_MANAGER)
-class RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl ships no types
+class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl ships no types
     """score = rule_weight · (the reward function's score) + weight · (the model's score).
 
     With a ``rule_weight`` of 0 the function is not called, and the data need no ground truth. With the

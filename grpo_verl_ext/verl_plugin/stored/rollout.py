@@ -56,7 +56,7 @@ class _StoredServer:
 
 
 @register(STORED_AGENT_LOOP)
-class StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
+class _StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
     """verl's ``single_turn_agent`` that asks the server only where no response is stored."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> StepRewardOutput:
