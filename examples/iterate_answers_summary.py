@@ -38,8 +38,8 @@ COLUMNS = (
 def auc(model: Path, pairs: Path) -> float:
     """Return the probability that a right held-out response scores above a wrong one, of any prompt."""
     learned, held_out = LearnedReward.load(model), read_examples(pairs, Pair)
-    right = learned.scores(sorted({(pair.prompt, pair.chosen) for pair in held_out}))
-    wrong = learned.scores(sorted({(pair.prompt, pair.rejected) for pair in held_out}))
+    right = [learned.score(*each) for each in sorted({(pair.prompt, pair.chosen) for pair in held_out})]
+    wrong = [learned.score(*each) for each in sorted({(pair.prompt, pair.rejected) for pair in held_out})]
     return float(mannwhitneyu(right, wrong).statistic) / (len(right) * len(wrong))
 
 

@@ -20,14 +20,8 @@ STARTS = (
 """Keys of the files that every record has."""
 _WEIGHTS = "reward.custom_reward_function.reward_kwargs.weights"
 _MODULES = "VERL_USE_EXTERNAL_MODULES"
-_LATER_KEYS = (
-    *(
-        f"{SECTION}.{name}"
-        for name in ("gold_responses.files", "reward_model.path", "step_reward_model.path")
-    ),
-    "critic.model.path",
-)
-_LATER_SECTIONS = {"distillation.teacher_models": "model_path", f"{SECTION}.reward_models": "path"}
+_LATER_KEYS = (*(f"{SECTION}.gold_responses.files", f"{SECTION}.reward_model.path", "critic.model.path"),)
+_LATER_SECTIONS = {"distillation.teacher_models": "model_path"}
 """Section of named models → the key in each of them."""
 _LATER = (*_LATER_KEYS, *_LATER_SECTIONS, _WEIGHTS, _MODULES)
 """Begin the keys that records have only since 27 November 2026."""

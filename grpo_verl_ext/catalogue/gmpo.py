@@ -44,7 +44,6 @@ GMPO = Algorithm(
         SEQUENCE_MEAN_TOKEN_MEAN,
         events,
         doc=str(surrogate.geometric_mean_surrogate.__doc__),
-        one_advantage=True,
         one_output=ONE_OUTPUT,
         settings=(check_clip_range,),
         requires=(WHOLE_RESPONSES,),

@@ -3,7 +3,7 @@
 from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 
-PROCESS = Estimator(
+_PROCESS = Estimator(
     "grpo_process",
     """Compute GRPO's advantages with process supervision, arXiv 2402.03300 §4.1.3: `process_advantages`.
 
@@ -21,7 +21,7 @@ PROCESS = Estimator(
 GRPO_PROCESS = Algorithm(
     "grpo_process",
     "arXiv 2402.03300, §4.1.3",
-    PROCESS,
+    _PROCESS,
     GRPO_LOSS,
     title="Shao et al., DeepSeekMath",
     fixes="one reward for a whole response: here each step has its own",

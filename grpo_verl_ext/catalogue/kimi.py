@@ -2,16 +2,16 @@
 
 from typing import Any
 
+from omegaconf import DictConfig
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.requires import In, Null, Off, refused
+from grpo_verl_ext.catalogue.requires import Null, Off, refused
 from grpo_verl_ext.catalogue.weights import (
     ONE_OUTPUT,
-    STORED,
     WEIGHTS,
     WHOLE_RESPONSES,
     is_stored,
@@ -39,6 +39,11 @@ def _kimi(
     return mirror_descent_loss(log_prob, old_log_prob, advantages, response_mask, tau=tau)
 
 
+def _has_several_old_policies(config: DictConfig) -> bool:
+    """Whether responses to a prompt may come from several policies."""
+    return bool(is_stored(config)) or several_policies(config)
+
+
 _ONE_POLICY = "and kimi's mean reward of a prompt stands for the normaliser of one policy"
 
 KIMI = Algorithm(
@@ -51,7 +56,6 @@ KIMI = Algorithm(
         SEQUENCE_MEAN_TOKEN_SUM,
         doc=str(mirror_descent_loss.__doc__),
         options=_KimiOptions,
-        one_advantage=True,
         one_output=ONE_OUTPUT,
         requires=refused(
             Null(
@@ -71,13 +75,7 @@ KIMI = Algorithm(
             Off(
                 BYPASS,
                 f"takes old log-probs of several policies for a prompt, {_ONE_POLICY}",
-                when=several_policies,
-            ),
-            In(
-                f"{STORED}.old_log_probs",
-                ("actor", None),
-                f"gives the stored responses of a prompt another π_old than the sampled ones, {_ONE_POLICY}",
-                when=is_stored,
+                when=_has_several_old_policies,
             ),
         ),
     ),

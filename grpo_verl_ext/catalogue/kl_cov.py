@@ -16,7 +16,7 @@ from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, Below, If, In, refused
 from grpo_verl_ext.utils.errors import Line
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 
@@ -50,9 +50,8 @@ def _kl_cov(  # noqa: PLR0917  # a loss's arguments
 
 def _begins_at_1(config: DictConfig) -> bool:
     """Whether a rollout is used once, and its first ratios are 1."""
-    recorded = setting(config, f"{SECTION}.stored_responses.old_log_probs") == "recorded"
     at_1 = setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES and not setting(config, BYPASS)
-    return setting(config, f"{ACTOR}.ppo_epochs") == 1 and at_1 and not recorded
+    return setting(config, f"{ACTOR}.ppo_epochs") == 1 and at_1
 
 
 _MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"

@@ -105,7 +105,6 @@ class Loss:
         name: its name in verl's configuration.
         doc: formula, shapes, where gradient flows and source of what is averaged.
         options: its own keys of ``actor.policy_loss``.
-        one_advantage: gives all tokens of a response their mean advantage.
         one_output: why a session with several outputs is refused; empty if each is a response of its own.
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
         settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
@@ -115,7 +114,6 @@ class Loss:
     name: str
     doc: str = field(default="", kw_only=True)
     options: type[Section] | None = field(default=None, kw_only=True)
-    one_advantage: bool = field(default=False, kw_only=True)
     one_output: str = field(default="", kw_only=True)
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
     settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)

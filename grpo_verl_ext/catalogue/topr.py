@@ -27,12 +27,11 @@ TOPR = Algorithm(
         _topr,
         SEQUENCE_MEAN_TOKEN_SUM,
         doc=str(topr_loss.__doc__),
-        one_advantage=True,
         one_output=ONE_OUTPUT,
         requires=(
             no_weights("weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"),
             WHOLE_RESPONSES,
-            *ITS_AGE,
+            ITS_AGE,
         ),
     ),
     title="Le Roux et al., Tapered Off-Policy REINFORCE",

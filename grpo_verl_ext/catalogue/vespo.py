@@ -45,12 +45,11 @@ VESPO = Algorithm(
         TOKEN_MEAN,
         doc=str(vespo_loss.__doc__),
         options=_VespoOptions,
-        one_advantage=True,
         one_output=ONE_OUTPUT,
         requires=(
             no_weights("counts π/π_rollout twice, which is in VESPO's kernel (arXiv 2602.10693, §3.4)"),
             WHOLE_RESPONSES,
-            *ITS_AGE,
+            ITS_AGE,
         ),
     ),
     title="Shen et al., Variational Sequence-Level Soft Policy Optimization",

@@ -19,12 +19,12 @@ from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, MODE, SECTION, setting
 ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
 """Why such losses refuse a session with several outputs."""
 WEIGHTS, REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
-STORED = f"{SECTION}.stored_responses"
+_STORED = f"{SECTION}.stored_responses"
 _CACHE = "skip.rollout_tq.enable"
 """verl's key for rollouts of an earlier run, or step, in the place of sampled ones."""
 
 
-is_stored = If(f"{STORED}.share")
+is_stored = If(f"{_STORED}.share")
 """Whether some of the responses were not sampled in this step."""
 
 
@@ -42,11 +42,6 @@ def _older_policy(config: DictConfig) -> str:
     return f"{_CACHE}=true" if setting(config, _CACHE) else ""
 
 
-def _has_ratio_to_newer(config: DictConfig) -> bool:
-    """Whether responses are of an older policy, and their old log-probs of a newer one."""
-    return bool(_older_policy(config))
-
-
 def wrote_another_policy(config: DictConfig) -> bool:
     """Whether some responses are of another policy than the one that is trained."""
     return is_stored(config) or bool(_older_policy(config))
@@ -57,20 +52,12 @@ WHOLE_RESPONSES = NoneWith(
 )
 """What is left of a response has another log-ratio, chosen for being small."""
 
-ITS_AGE = (
-    In(
-        f"{STORED}.old_log_probs",
-        ("recorded",),
-        "makes the ratio of stored responses 1 at the first update, whoever wrote them",
-        when=is_stored,
-    ),
-    In(
-        BYPASS,
-        (True,),
-        "has the old log-probs computed when a response is trained on, by another policy than the one that "
-        "wrote it",
-        when=_has_ratio_to_newer,
-    ),
+ITS_AGE = In(
+    BYPASS,
+    (True,),
+    "has the old log-probs computed when a response is trained on, by another policy than the one that wrote "
+    "it",
+    when=wrote_another_policy,
 )
 """The ratio is to the policy that wrote a response."""
 

@@ -11,7 +11,9 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext import preflight
+from grpo_verl_ext import catalogue, preflight
+from grpo_verl_ext.catalogue.grpo import GRPO
+from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, label_of, read_examples, steps_of
 from grpo_verl_ext.iterate.reward_training import of_trl
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, RewardModelSettings, Round
@@ -19,8 +21,6 @@ from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.keys import ACTOR, setting
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
-from grpo_verl_ext.verl_plugin.reference.checks import has_adapter
-from grpo_verl_ext.verl_plugin.steps.checks import check_step_use
 
 _MANAGER, _WITH_MODEL = "reward.reward_manager.name", "rule_and_model"
 
@@ -39,7 +39,8 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
     asks_model = any(setting(config, _MANAGER) == _WITH_MODEL for config in rounds)
     strategy = setting(rounds[0], f"{ACTOR}.strategy")
-    if has_adapter(rounds[0]):
+    lora = (f"actor_rollout_ref.model.{key}" for key in ("lora_rank", "lora.rank", "lora_adapter_path"))
+    if any(setting(rounds[0], key) for key in lora):
         raise IterateError(
             "policy.overrides: the policy is trained by LoRA, and verl's merger takes the adapter out of it. "
             "Type: actor_rollout_ref.model.lora_rank=0"
@@ -54,9 +55,13 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
             f"policy.overrides: {_MANAGER} is {manager}, but rounds with a reward model have {_WITH_MODEL}, "
             f"without what {manager} adds. Type: {_MANAGER}=naive, or reward_model.weight=0"
         )
-    if settings.reward_model.step_label is not None:
-        for config in rounds[1:]:
-            _as_iterate_error(check_step_use, config)
+    of_steps = settings.reward_model.step_label is not None
+    if asks_model and catalogue.learns_from_steps(rounds[0]) != of_steps:
+        raise IterateError(
+            f"policy.overrides: algorithm.adv_estimator is {rounds[0].algorithm.adv_estimator}, which learns "
+            f"nothing from the model of reward_model.{'step_label' if of_steps else 'label'}. Type: "
+            f"+algo={(GRPO_PROCESS if of_steps else GRPO).name}"
+        )
     return rounds[0]
 
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples
-from grpo_verl_ext.rewards.learned import OUTPUTS, LearnedReward, LearnedStepReward
+from grpo_verl_ext.rewards.learned import LearnedReward
 
 
 def train_reward_model(
@@ -48,7 +48,7 @@ def train_reward_model(
     architecture = AutoModelForTokenClassification if steps else AutoModelForSequenceClassification
     trainer_class, config_class, fields = of_trl(trainer, steps=steps, output_dir=target, seed=seed)
     running = trainer_class(
-        model=architecture.from_pretrained(start, num_labels=OUTPUTS if steps else 1, dtype=torch.float32),
+        model=architecture.from_pretrained(start, num_labels=2 if steps else 1, dtype=torch.float32),
         args=config_class(**fields),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([asdict(each) for each in examples]),
@@ -68,7 +68,7 @@ def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Any]) -> float | No
     if not examples:
         return None
     if isinstance(examples[0], Steps):
-        return step_accuracy(LearnedStepReward(model, tokenizer).scores_of_pieces, examples)
+        return step_accuracy(LearnedReward(model, tokenizer).scores_of_pieces, examples)
     return LearnedReward(model, tokenizer).accuracy(*zip(*map(astuple, examples), strict=True))
 
 

@@ -157,7 +157,7 @@ class Round:
             words.append(f"actor_rollout_ref.model.path={hydra_value(before.model.resolve())}")
         if (asked := before.reward_model) is not None and reward.weight != 0:
             is_folder = asked != reward.start or Path(asked).exists()
-            section = f"++{SECTION}.{'reward_model' if reward.step_label is None else 'step_reward_model'}"
+            section = f"++{SECTION}.reward_model"
             words += [
                 "reward.reward_manager.name=rule_and_model",
                 f"{section}.weight={reward.weight}",

@@ -30,7 +30,7 @@ from grpo_verl_ext.verl_plugin.config import Options, written
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
 
-NO_GRADIENT, BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
+_NO_GRADIENT, _BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 """verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
 
@@ -76,13 +76,15 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
     if not actor.use_kl_loss or not actor.kl_loss_coef:
         return
-    kind = actor.kl_loss_type
-    if kind in NO_GRADIENT:
+    # The loss of the estimator's paper may have k3 and its gradient: arXiv 2402.03300, eq. 4.
+    known: list[Estimator | VerlsEstimator] = [*verls.VERLS_ESTIMATORS, *ESTIMATORS.values()]
+    has_k3 = any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
+    if actor.kl_loss_type in _NO_GRADIENT:
         why = (
             "its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
             "Schulman, Approximating KL Divergence; docs/anatomy.md)"
         )
-    elif kind in BIASED_GRADIENT and not _has_kl_in_loss(config):
+    elif actor.kl_loss_type in _BIASED_GRADIENT and not has_k3:
         why = (
             "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md); "
             "GRPO's paper means it so, other estimators have no reason to"
@@ -90,13 +92,7 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     else:
         return
     fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
-    yield Problem(key, kind, why=why, fix=fix)
-
-
-def _has_kl_in_loss(config: DictConfig) -> bool:
-    """Whether the loss of the estimator's paper contains k3 and its gradient: arXiv 2402.03300, eq. 4."""
-    known: list[Estimator | VerlsEstimator] = [*verls.VERLS_ESTIMATORS, *ESTIMATORS.values()]
-    return any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
+    yield Problem(key, actor.kl_loss_type, why=why, fix=fix)
 
 
 def _correction(config: DictConfig) -> str:
@@ -165,28 +161,19 @@ def advise_bypass(config: DictConfig) -> Iterator[Problem]:
 
 def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
     """Warn of a batch's standard deviation where an estimator is shown a part of the batch."""
+    parts, key, scale = parts_of_step(config), parts_of_step_key(config), f"{SECTION}.scale_rewards"
     is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
-    parts, key = parts_of_step(config), parts_of_step_key(config)
-    if parts == 1:
-        return
-    one_part = (f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
-    if catalogue.learns_from_several_rewards(config):
+    if parts > 1 and (is_of_batch or catalogue.learns_from_several_rewards(config)):
         yield Problem(
             key,
             parts,
             why=f"advantages are computed for each of these parts, and algorithm.adv_estimator="
             f"{setting(config, ESTIMATOR)} divides by the standard deviation of a part, not of the batch",
             valid="1",
-            fix=Line(*one_part),
-        )
-    if is_of_batch:
-        yield Problem(
-            f"{SECTION}.scale_rewards",
-            "batch",
-            why=f"trainer.v1.….parameter_sync_step is {parts}, and advantages are computed for each of these "
-            "parts: the standard deviation is that of a part, not of the batch",
-            valid="batch with a parameter_sync_step of 1, or another scale",
-            fix=Line(*one_part, more=f", or {SECTION}.scale_rewards=group"),
+            fix=Line(
+                *(f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}"),
+                more=f", or {scale}=group" if is_of_batch else "",
+            ),
         )
 
 

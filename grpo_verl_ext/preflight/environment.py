@@ -74,12 +74,17 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
     yield from advise_loggers(config)
     if setting(config, "trainer.use_v1") and (missing := queue_missing()):
         yield missing
-    yield from _trl(config)
-    yield from _rollout(config)
-
-
-def _rollout(config: DictConfig) -> Iterator[Problem]:
-    key, name = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name
+    strategy, has_trl = config.actor_rollout_ref.actor.strategy, importlib.util.find_spec("trl")
+    trl = importlib.metadata.version("trl") if has_trl and strategy in ("fsdp", "fsdp2") else "0"
+    if Version(trl) >= _TRL_WITHOUT_VALUE_HEAD:
+        yield Problem(
+            "actor_rollout_ref.actor.strategy",
+            strategy,
+            seen=f"trl {trl} is installed, and verl's FSDP engine imports AutoModelForCausalLMWithValueHead "
+            f"from it, which trl {_TRL_WITHOUT_VALUE_HEAD} removed",
+            fix=f"pip install 'trl<{_TRL_WITHOUT_VALUE_HEAD}'",
+        )
+    key, name, on_cpu = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name, usage.asks_for_cpu(config)
     if name not in _ROLLOUTS:
         from verl.workers.rollout.replica import RolloutReplicaRegistry
 
@@ -87,15 +92,10 @@ def _rollout(config: DictConfig) -> Iterator[Problem]:
         if name not in valid:
             nearest = next(iter(get_close_matches(str(name), valid, n=1)), "vllm")
             yield Problem(key, name, Line(f"{key}={nearest}"), valid=valid)
-    if name == "vllm":
-        yield from _vllm(config, key)
-
-
-def _vllm(config: DictConfig, key: str) -> Iterator[Problem]:
-    if importlib.util.find_spec("vllm") is None:
-        fix = line_to_install("cpu") if usage.asks_for_cpu(config) else "pip install vllm"
+    elif name == "vllm" and importlib.util.find_spec("vllm") is None:
+        fix = line_to_install("cpu") if on_cpu else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
-    elif not usage.asks_for_cpu(config) and _dies_unasked():
+    elif name == "vllm" and not on_cpu and _dies_unasked():
         yield Problem(
             key,
             "vllm",
@@ -116,24 +116,6 @@ def _dies_unasked() -> bool:
     nothing_chosen = not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items()
     lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
     return nothing_chosen and lacks_avx512 and is_installed(CPU_BUILD)
-
-
-def _trl(config: DictConfig) -> Iterator[Problem]:
-    """Warn of trl ≥ 1.13, which lacks the value head that verl's FSDP engine imports."""
-    key = "actor_rollout_ref.actor.strategy"
-    if config.actor_rollout_ref.actor.strategy not in ("fsdp", "fsdp2") or not importlib.util.find_spec(
-        "trl"
-    ):
-        return
-    version = importlib.metadata.version("trl")
-    if Version(version) >= _TRL_WITHOUT_VALUE_HEAD:
-        yield Problem(
-            key,
-            config.actor_rollout_ref.actor.strategy,
-            seen=f"trl {version} is installed, and verl's FSDP engine imports "
-            f"AutoModelForCausalLMWithValueHead from it, which trl {_TRL_WITHOUT_VALUE_HEAD} removed",
-            fix=f"pip install 'trl<{_TRL_WITHOUT_VALUE_HEAD}'",
-        )
 
 
 def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Problem]:

@@ -23,7 +23,8 @@ from grpo_verl_ext.catalogue import (
     check_one_preset,
     left_to_user,
 )
-from grpo_verl_ext.preflight.training import KNOWN_TRAINER_MODES, driver
+from grpo_verl_ext.catalogue.requires import VERLS_MODES
+from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
@@ -75,7 +76,7 @@ def _unknown(config: DictConfig) -> Iterator[tuple[str, str, list[str]]]:
         return
     yield from _missing(ESTIMATOR, setting(config, ESTIMATOR), ADV_ESTIMATOR_REGISTRY)
     yield from _missing(LOSS, setting(config, LOSS), POLICY_LOSS_REGISTRY)
-    if driver(config) == "v1" and mode not in KNOWN_TRAINER_MODES:
+    if driver(config) == "v1" and mode not in (*VERLS_MODES, *TRAINER_MODES):
         yield from _missing(MODE, mode, _trainer_modes())
 
 

@@ -2,10 +2,7 @@
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue.requires import OUR_MODES, VERLS_MODES
 from grpo_verl_ext.utils.keys import FULLY_ASYNC, ONE_STEP_OFF, setting
-
-KNOWN_TRAINER_MODES = (*VERLS_MODES, *OUR_MODES)
 
 
 def driver(config: DictConfig) -> str:

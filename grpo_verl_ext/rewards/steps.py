@@ -23,7 +23,7 @@ from grpo_verl_ext.rewards.rules import correctness
 REWARDS, CHARACTER_ENDS, TOKEN_ENDS = "step_rewards", "step_ends", "step_end_tokens"
 KEYS = (REWARDS, CHARACTER_ENDS, TOKEN_ENDS)
 
-Decode = Callable[[Sequence[int]], str]
+_Decode = Callable[[Sequence[int]], str]
 """Token ids → text, as verl's reward managers decode: without special tokens."""
 
 
@@ -31,7 +31,7 @@ class StepRewardError(ValueError):
     """A reward function returned steps that do not fit the response."""
 
 
-def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: Decode) -> list[int]:
+def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
     """Return the position of each step's last token.
 
     Raises:
@@ -42,7 +42,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: Dec
     return ends if key == TOKEN_ENDS else [last_token(decode, ids, end) for end in ends]
 
 
-def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode: Decode) -> list[int]:
+def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
     """Return for each step the number of characters of the decoded response up to its end.
 
     A character of which a step has only the first bytes counts as part of it.
@@ -100,7 +100,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def last_token(decode: Decode, ids: Sequence[int], end: int) -> int:
+def last_token(decode: _Decode, ids: Sequence[int], end: int) -> int:
     """Return the position of the token that completes the first ``end`` characters of the decoded response.
 
     Found by bisection on prefixes. A token that ends inside a character (bytes of one letter, half of an

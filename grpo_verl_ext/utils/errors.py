@@ -112,10 +112,6 @@ class SettingError(ValueError):
         return cls(**vars(problem))
 
 
-class RewardServerError(RuntimeError):
-    """A reward server gave no score; the same command resumes the training from its last checkpoint."""
-
-
 class TeacherError(RuntimeError):
     """A teacher gave no log-prob of a response; the same command resumes the training."""
 

@@ -21,7 +21,6 @@ PositiveFloat = Annotated[float, Field(gt=0, le=_LARGEST)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 """An integer ≥ 1 that fits int64."""
 Text = Annotated[str, Field(min_length=1)]
-Identifier = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
 
 _VALID, _EXAMPLE, _WHY, _FIX = "valid", "example", "why", "fix"
 """What a message needs to know of a field, in its ``json_schema_extra``."""

@@ -15,7 +15,7 @@ from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.utils.options import Count, Identifier, Number, Section, Text, option, read_section
+from grpo_verl_ext.utils.options import Count, Number, Section, Text, option, read_section
 
 # Sections and values of verl's configuration that messages name.
 
@@ -39,71 +39,28 @@ REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
 
-def _weight(description: str) -> Any:
-    return option(1.0, description, "a finite number", "1.0")
+class RewardModelOptions(Section):
+    """The section ``reward_model``: a classifier of transformers beside the reward function."""
 
-
-def _path(description: str) -> Any:
-    return option(None, description, "a folder, or a name on a hub", "<folder>")
-
-
-def _dtype() -> Any:
-    return option("float32", "precision of the model at `path`; auto: its files'")
-
-
-class ClassifierOptions(Section):
-    """A classifier with one output that scores whole responses; an entry of ``reward_models``."""
-
-    path: Text | None = _path("needed: classifier with one output, loaded by verl's reward processes")
-    weight: Number = _weight("factor of the model's score")
+    path: Text | None = option(
+        None,
+        "needed: classifier with one output, with `grpo_process` of tokens with two (wrong, right); verl's "
+        "reward processes load it on CPU",
+        "a folder, or a name on a hub",
+        "<folder>",
+    )
+    weight: Number = option(1.0, "factor of the model's score, or of its P(right)", "a finite number", "1.0")
+    rule_weight: Number = option(
+        1.0,
+        "factor of the reward function's score, or of its `step_rewards`; 0: it is not called, or only for "
+        "`step_ends`",
+        "a finite number",
+        "1.0",
+    )
     chat_template: bool = option(
         False, "the model reads the chat in its own template; false: text without special tokens"
     )
-    dtype: Literal["float32", "auto"] = _dtype()
-    url: Annotated[str, Field(pattern=r"^https?://[^/\s].*$")] | None = option(
-        None,
-        "a server that speaks vLLM's `/classify` and has the model; null: it is loaded",
-        "an address that begins with https:// or http://",
-        "https://HOST:8000",
-    )
-    token_env: Identifier | None = option(
-        None,
-        "its value is sent to `url`: `Authorization: Bearer <value>`; null: no header",
-        "the name of an environment variable",
-        "REWARD_TOKEN",
-    )
-    timeout: Annotated[Number, Field(gt=0)] = option(
-        300.0, "seconds that a server may take for one score", "a finite number > 0", "0.1"
-    )
-    retries: Annotated[int, Field(ge=0, le=100)] = option(
-        5,
-        "attempts after the first, with pauses of 1, 2, 4, … at most 30 seconds",
-        "an integer from 0 to 100",
-        "5",
-    )
-
-
-class RewardModelOptions(ClassifierOptions):
-    """The section ``reward_model``: a model, loaded or served by verl, and the reward function's factor."""
-
-    path: Text | None = _path(
-        "classifier with one output, loaded by verl's reward processes; null: verl's server, "
-        "`reward.reward_model`"
-    )
-    rule_weight: Number = _weight("factor of the reward function's score; 0: it is not called")
-
-
-class StepRewardModelOptions(Section):
-    """The section ``step_reward_model``: a model that scores the steps of a response."""
-
-    path: Text | None = _path(
-        "token classifier with two outputs (wrong, right), loaded by verl's reward processes"
-    )
-    weight: Number = _weight("factor of the model's P(right) of a step")
-    rule_weight: Number = _weight(
-        "factor of the reward function's `step_rewards`; 0: `step_ends` alone are needed"
-    )
-    dtype: Literal["float32", "auto"] = _dtype()
+    dtype: Literal["float32", "auto"] = option("float32", "precision of the model; auto: its files'")
 
 
 class GoldResponseOptions(Section):
@@ -138,9 +95,6 @@ class StoredResponsesOptions(Section):
     )
     max_age: Count | None = option(
         None, "of the history, in training steps", "an integer ≥ 1, or null", "100"
-    )
-    old_log_probs: Literal["actor", "recorded"] = option(
-        "actor", "their π_old: the policy before the update, or the recorded one that wrote them"
     )
     key: Text = option(
         "responses",
@@ -202,15 +156,8 @@ class Options(Section):
         "a number in (0, 1]",
         "1.0",
     )
-    reward_model: RewardModelOptions | None = option(None, "a reward model beside the reward function")
-    reward_models: Annotated[Mapping[Identifier, ClassifierOptions], Field(min_length=1)] | None = option(
-        None,
-        "more reward models, by names for the metrics",
-        "a section for each name, which is an identifier",
-        "{helpful: {path: <folder>, weight: 0.5}}",
-    )
-    step_reward_model: StepRewardModelOptions | None = option(
-        None, "a process reward model beside the reward function's step rewards"
+    reward_model: RewardModelOptions | None = option(
+        None, "a reward model beside the reward function, of responses or steps"
     )
     gold_responses: GoldResponseOptions | None = option(
         None,
@@ -228,8 +175,8 @@ class Options(Section):
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
     watch: bool = option(
         True,
-        "end the training when a Ray actor, a vLLM engine or a server of a reward or teacher died; verl may "
-        "wait or go on. With a teacher it cannot be off",
+        "end the training when a Ray actor or vLLM engine died, or a reward model or teacher failed; verl "
+        "may wait or go on. With a teacher it cannot be off",
     )
     own_queue: bool = option(
         False, "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it"
@@ -244,10 +191,6 @@ class Options(Section):
             SettingError: an unknown key, or a value outside its rule.
         """
         options = read_section(cls, written(algorithm), SECTION)
-        for name, model in (options.reward_models or {}).items():
-            if model.path is None:
-                key = f"{SECTION}.reward_models.{name}.path"
-                raise SettingError(key, None, valid="a folder, or a name on a hub", fix=f"+{key}=<folder>")
         if options.gold_responses is not None and options.gold_responses.files is None:
             raise SettingError(
                 f"{GOLD_RESPONSES}.files",
@@ -318,21 +261,6 @@ def _read_once(algorithm: _ByIdentity, estimator: str | None) -> Options:
     if estimator is None:
         return Options.from_config(algorithm.section)
     return Options.for_estimator(algorithm.section, estimator)
-
-
-def asks_reward_model(options: Options, *, server: bool) -> bool:
-    """Whether the reward manager `REWARD_MANAGER` asks the model of the section ``reward_model``.
-
-    Without a path there and without verl's server the section only weighs the reward function beside
-    ``reward_models``.
-
-    Args:
-        server: ``reward.reward_model.enable``.
-    """
-    section = options.reward_model
-    if server or (section is not None and section.path is not None):
-        return True
-    return not options.reward_models and (section is not None or options.step_reward_model is None)
 
 
 def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -17,17 +17,13 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.requires import Condition, If, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
-from grpo_verl_ext.utils.errors import Line, Problem
-from grpo_verl_ext.utils.keys import SECTION, setting
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, written
+from grpo_verl_ext.utils.errors import Problem
+from grpo_verl_ext.verl_plugin.config import written
 
 Refuse = Callable[[DictConfig], None]
 """A check of a composed configuration that raises `SettingError` on a wrong setting."""
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
-Checks = Mapping[str, Refuse]
-_Advice = Mapping[str, Advise]
-"""Checks by the names with which ``algorithm.grpo_ext.silence`` skips them."""
 
 _RECORDS = (
     "reference.checks:REFERENCE_REFRESH",
@@ -39,7 +35,6 @@ _RECORDS = (
     "several_rewards.checks:SEVERAL_REWARDS",
     "teacher.checks:TEACHER",
     "rewards.checks:REWARD_MODELS",
-    "steps.checks:STEP_REWARD_MODEL",
 )
 """Module and name of each feature's record, in the order of their checks; loaded when they are asked for."""
 
@@ -55,7 +50,6 @@ class Feature:
         checks: refusals of trainings with a wrong setting, by the name that silences them.
         advice: warnings likewise.
         done_by_trainer: option in ``algorithm.grpo_ext`` → what a trainer mode of this package does with it.
-        reward_models: options there that name models which the reward manager of this package asks.
         trainer: module and class of its part in the trainer, which is mixed into verl's.
         agent_loops: agent loops of its own → the module that registers them.
     """
@@ -63,10 +57,9 @@ class Feature:
     name: str = ""
     used: Condition = field(default=lambda _: False)
     requires: tuple[In, ...] = ()
-    checks: Checks = field(default_factory=dict)
-    advice: _Advice = field(default_factory=dict)
+    checks: Mapping[str, Refuse] = field(default_factory=dict)
+    advice: Mapping[str, Advise] = field(default_factory=dict)
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
-    reward_models: tuple[str, ...] = ()
     trainer: str = ""
     agent_loops: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,16 +80,6 @@ def has_option(name: str) -> Condition:
     return lambda config: written(config.algorithm).get(name) is not None
 
 
-def _scores_responses(config: DictConfig) -> bool:
-    """Whether a reward model of whole responses has a part in the reward."""
-    options = written(config.algorithm)
-    first, others = options.get("reward_model") or {}, options.get("reward_models") or {}
-    is_there = first.get("path") is not None or setting(config, "reward.reward_model.enable")
-    weights = (each.get("weight", 1) for each in (*([first] if is_there else []), *others.values()))
-    return setting(config, _MANAGER) == REWARD_MANAGER and any(weights)
-
-
-_MANAGER = "reward.reward_manager.name"
 _UNREAD = "the reward of whole responses, which the estimator does not read"
 
 OTHER_REWARDS = (
@@ -108,17 +91,6 @@ OTHER_REWARDS = (
             line=ON_KL_IN_LOSS,
         ),
         Off(PUNISHES, f"is added to {_UNREAD}", when=overlong_punishment),
-        In(
-            _MANAGER,
-            ("naive",),
-            f"adds the models' scores to {_UNREAD}",
-            when=_scores_responses,
-            line=Line(
-                f"{_MANAGER}=naive",
-                without=(f"{SECTION}.reward_model", f"{SECTION}.reward_models"),
-                more=f", or ++{SECTION}.reward_model.weight=0",
-            ),
-        ),
     ),
     Off(
         "algorithm.filter_groups.enable", "drops prompts by one number, and the estimator learns from others"

@@ -23,7 +23,7 @@ def home_resolved(name: str) -> Path:
     return Path(os.path.expanduser(name))
 
 
-def local_folder(name: str) -> Path | None:
+def _local_folder(name: str) -> Path | None:
     """Return the folder of a model, or None for a name on a hub."""
     folder = home_resolved(name)
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
@@ -68,7 +68,7 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Pa
     Raises:
         SettingError: the folder is missing, or its model has another head or number of outputs.
     """
-    folder = local_folder(name)
+    folder = _local_folder(name)
     if folder is None:
         return None
     fix = f"{key}=<folder of a {what}>"
@@ -123,7 +123,7 @@ class ModelShape:
 
 def model_shape(path: object) -> ModelShape | None:
     """Return the model's sizes; None for a name on a hub, an unreadable file or unknown field names."""
-    folder = local_folder(path) if isinstance(path, str) else None
+    folder = _local_folder(path) if isinstance(path, str) else None
     if folder is None:
         return None
     try:
@@ -145,7 +145,7 @@ def bytes_of_weights(path: object) -> int:
 
 
 def _weight_files(path: object) -> list[Path]:
-    folder = local_folder(path) if isinstance(path, str) else None
+    folder = _local_folder(path) if isinstance(path, str) else None
     return [] if folder is None else sorted(folder.glob("*.safetensors"))
 
 

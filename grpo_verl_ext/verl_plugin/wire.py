@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.gvpo import GroupRows
-from grpo_verl_ext.utils.errors import RewardServerError, TeacherError
+from grpo_verl_ext.utils.errors import TeacherError
 
 
 class Field:
@@ -25,9 +25,9 @@ class Field:
 
     # Of stored/.
     STORED_RESPONSES = "stored_responses"
-    """Trainer → agent loop, column of a training prompt: its `stored.rollout.PromptResponses`."""
+    """Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list."""
     STORED_ORIGIN = "stored_response"
-    """Agent loop → trainer, in ``extra_fields`` of a stored response: its `stored.rollout.Origin`."""
+    """Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``."""
     # Of steps/.
     STEPS = "steps"
     """Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
@@ -164,9 +164,7 @@ UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
 
 # The failure of a reward process, or of a teacher.
 
-_FAILURES: Mapping[str, type[RuntimeError]] = {
-    each.__name__: each for each in (RewardServerError, TeacherError)
-}
+_FAILURES: Mapping[str, type[RuntimeError]] = {TeacherError.__name__: TeacherError}
 
 
 def report_failure(error: Exception) -> None:

@@ -203,13 +203,7 @@ class TestInputs:
         }
         config = OmegaConf.create(
             {
-                "algorithm": {
-                    "grpo_ext": {
-                        "reward_model": {"path": model},
-                        "reward_models": {"terse": {"path": model}, "hub": {"path": "some/where"}},
-                        "step_reward_model": {"path": model},
-                    }
-                },
+                "algorithm": {"grpo_ext": {"reward_model": {"path": model}}},
                 "critic": {"model": {"path": model}},
                 "reward": {"custom_reward_function": {"reward_kwargs": {"weights": weights}}},
             }
@@ -218,8 +212,6 @@ class TestInputs:
         functions = "reward.custom_reward_function.reward_kwargs.weights"
         assert found.keys() == {
             "algorithm.grpo_ext.reward_model.path",
-            "algorithm.grpo_ext.reward_models.terse.path",
-            "algorithm.grpo_ext.step_reward_model.path",
             "critic.model.path",
             f"{functions}.{tmp_path}/by_file.py:f",
             f"{functions}.inputs_test_rewards.f",

@@ -367,25 +367,20 @@ class TestMemory:
         assert "reference 0.0" in str(advice)
         assert advice.key == MODEL
 
-    def test_each_reward_process_has_each_reward_model(
+    def test_each_reward_process_has_the_reward_model(
         self, model: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        section = "algorithm.grpo_ext"
-        models = (
-            f"{section}.reward_model.path={model}",
-            f"{section}.reward_models.kind.path={model}",
-            f"{section}.step_reward_model.path={model}",
-        )
-        config = self.config(model, "reward.num_workers=2", *models)
-        needed = self.NEEDED + 2 * 3 * 40_000_000
+        path = f"algorithm.grpo_ext.reward_model.path={model}"
+        config = self.config(model, "reward.num_workers=2", path)
+        needed = self.NEEDED + 2 * 40_000_000
         monkeypatch.setattr(checks, "memory_of_machine", lambda: needed)
         assert list(checks.advise_memory(config)) == []
         monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
         (advice,) = checks.advise_memory(config)
-        assert "reward models 0.2" in str(advice)
+        assert "reward model 0.1" in str(advice)
         assert str(advice).endswith("a smaller model>, or trainer.n_gpus_per_node=1")
 
-    def test_where_reward_models_take_most_there_is_another_remedy(
+    def test_where_the_reward_model_takes_most_there_is_another_remedy(
         self, model: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In float32 200 processes hold 8 GB; as in the file, two bytes a weight, half of it."""
@@ -393,7 +388,7 @@ class TestMemory:
         section = "algorithm.grpo_ext.reward_model"
         config = self.config(model, "reward.num_workers=200", f"{section}.path={model}")
         (advice,) = checks.advise_memory(config)
-        assert str(advice).endswith("Type: reward.num_workers=1, or smaller reward models")
+        assert str(advice).endswith("Type: reward.num_workers=1, or a smaller reward model")
 
         half = self.config(
             model, "reward.num_workers=200", f"{section}.path={model}", f"{section}.dtype=auto"

@@ -215,7 +215,7 @@ WRONG = {
         [
             "trainer.v1.trainer_mode=grpo_ext_sync",
             "++algorithm.grpo_ext.stored_responses.share=0.5",
-            "++algorithm.grpo_ext.stored_responses.old_log_probs=recorded",
+            f"{CORRECTION}.bypass_mode=true",
         ],
         "kimi",
     ),
@@ -407,11 +407,6 @@ WRONG = {
         ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
         "gvpo",
     ),
-    "steps whose advantages GMPO averages": (
-        "grpo_process",
-        [f"{ACTOR}.policy_loss.loss_mode=gmpo"],
-        "steps",
-    ),
     "a KL in a reward that nobody reads": ("grpo_process", ["algorithm.use_kl_in_reward=true"], "steps"),
     "a punishment that nobody reads": (
         "grpo_process",
@@ -494,7 +489,7 @@ WRONG = {
     "GDPO with a name in the place of names": (
         "gdpo",
         ["algorithm.gdpo_reward_keys=score"],
-        "several-rewards",
+        "reported-rewards",
     ),
     "PPO with the advantages of other responses": ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo"),
     "a resampling that no group knows": ("grpo", ["algorithm.use_pf_ppo=true"], "unread"),
@@ -528,12 +523,12 @@ WRONG = {
     ),
     "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "steps"),
     "rewards that nobody shows": ("gdpo", ["trainer.v1.trainer_mode=sync"], "several-rewards"),
-    "GDPO with one reward": ("gdpo", ["algorithm.gdpo_reward_keys=[acc]"], "several-rewards"),
-    "GDPO with one reward twice": ("gdpo", ["algorithm.gdpo_reward_keys=[acc,acc]"], "several-rewards"),
+    "GDPO with one reward": ("gdpo", ["algorithm.gdpo_reward_keys=[acc]"], "reported-rewards"),
+    "GDPO with one reward twice": ("gdpo", ["algorithm.gdpo_reward_keys=[acc,acc]"], "reported-rewards"),
     "GDPO with a weight for one of two rewards": (
         "gdpo",
         ["algorithm.gdpo_reward_weights=[1.0]"],
-        "several-rewards",
+        "refused",
     ),
     "GDPO without the rewards' standard deviations": (
         "gdpo",
@@ -694,16 +689,8 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
         assert [each for each in all_findings(mended) if each.severity is not Severity.NOTE] == []
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "algorithm.rollout_correction.bypass_mode=true",
-        "++algorithm.grpo_ext.stored_responses={share: 0.5, old_log_probs: recorded}",
-    ],
-)
-def test_where_ratios_begin_away_from_1_one_update_of_kl_cov_is_no_mistake(
-    whole: list[str], change: str
-) -> None:
+def test_where_ratios_begin_away_from_1_one_update_of_kl_cov_is_no_mistake(whole: list[str]) -> None:
+    change = "algorithm.rollout_correction.bypass_mode=true"
     preset, changes, check = WRONG["KL-Cov with one update on a rollout"]
     assert check in {each.check for each in all_findings(overrides_of(whole, preset, *changes))}
     assert check not in {each.check for each in all_findings(overrides_of(whole, preset, *changes, change))}
@@ -879,30 +866,27 @@ def test_a_reward_function_takes_what_the_task_gives_it(
 
 
 @pytest.mark.parametrize(
-    ("later", "is_known"),
+    ("later", "is_checked"),
     [
-        ("def score(solution_str, weights=None, step_rewards=False): ...", True),
+        ("def score(solution_str, **_): ...", False),
         ("score = retry(score)", False),
         ("if True:\n    from there import score", False),
         ("from there import *", False),
-        ("other = score", None),
+        ("other = score", True),
     ],
 )
-def test_the_last_of_two_reward_functions_counts(
-    chain_sum: list[str], tmp_path: Path, later: str, is_known: bool | None
+def test_a_reward_function_whose_name_is_bound_again_may_be_anything(
+    chain_sum: list[str], tmp_path: Path, later: str, is_checked: bool
 ) -> None:
-    """The first has not the parameters that the task gives it; a name that is bound again may be anything."""
+    """The first has not the parameters that the task gives it."""
     (file := tmp_path / "mine.py").write_text(f"def score(solution_str): ...\n\n{later}\n")
     reward = "reward.custom_reward_function"
     line = ["+algo=grpo", CPU, *chain_sum, f"{reward}.path={file}", f"{reward}.name=score"]
     found = [each.check for each in all_findings(line)]
-    assert found == ["reward-arguments"] * (is_known is None)
-    if is_known:
-        file.write_text(f"{file.read_text()}\ndef score(solution_str): ...\n")
-        assert [each.check for each in all_findings(line)] == ["reward-arguments"]
+    assert found == ["reward-arguments"] * is_checked
 
 
-@pytest.mark.parametrize("manager", ["naive", "dapo", "rule_and_model", "remote"])
+@pytest.mark.parametrize("manager", ["naive", "dapo", "remote"])
 def test_a_reward_function_takes_what_verl_gives_it_for_its_server(
     whole: list[str], tmp_path: Path, manager: str
 ) -> None:

@@ -65,7 +65,7 @@ def of_a_step_model(folder: Path) -> tuple[str, ...]:
     base = Path(os.environ["GRPO_VERL_EXT_CACHE"]) / "chain_sum" / "seed-1" / "model"
     AutoModelForTokenClassification.from_pretrained(base, num_labels=2).save_pretrained(folder)
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
-    section = "algorithm.grpo_ext.step_reward_model"
+    section = "algorithm.grpo_ext.reward_model"
     return (
         "reward.reward_manager.name=rule_and_model",
         *(f"+{section}.path={folder}", f"+{section}.weight={MODEL_WEIGHT}"),

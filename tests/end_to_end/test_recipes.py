@@ -116,7 +116,7 @@ def test_a_task_of_reasoning_gym(tmp_path: Path) -> None:
 
 
 def test_a_reward_model_alone(tmp_path: Path) -> None:
-    """Posts without a ground truth, scored in the model's own chat template, and by a second model."""
+    """Posts without a ground truth, scored in the model's own chat template."""
     posts = [f"Post {number}: my cat sleeps all day." for number in range(8)]
     for split in ("train", "test"):
         (tmp_path / "data").mkdir(exist_ok=True)
@@ -130,12 +130,8 @@ def test_a_reward_model_alone(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "judge")
     tokenizer.save_pretrained(tmp_path / "judge")
 
-    second = "algorithm.grpo_ext.reward_models.second"
-    judges = (
-        f"task.reward_model={tmp_path / 'judge'}",
-        *(f"+{second}.path={tmp_path / 'judge'}", f"+{second}.weight=-0.5", f"+{second}.chat_template=true"),
-    )
-    run, rows = two_steps(*judges, task="tldr", folder=tmp_path, algo="grpo")
+    judge = f"task.reward_model={tmp_path / 'judge'}"
+    run, rows = two_steps(judge, task="tldr", folder=tmp_path, algo="grpo")
     by_hand = []
     with torch.inference_mode():
         for row in rows:
@@ -143,15 +139,12 @@ def test_a_reward_model_alone(tmp_path: Path) -> None:
             turns = (("user", post), ("assistant", row["output"]))
             chat = "".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in turns)
             by_hand.append(model(**tokenizer(chat, return_tensors="pt")).logits.item())
-    # one model by two names, with weights 1 and −0.5
-    assert [row["score"] for row in rows] == pytest.approx(
-        [0.5 * each for each in by_hand], rel=1e-3, abs=1e-4
-    )
+    assert [row["score"] for row in rows] == pytest.approx(by_hand, rel=1e-3, abs=1e-4)
     assert max(by_hand) > min(by_hand)
     half = len(rows) // STEPS
     wanted = [sum(by_hand[:half]) / half, sum(by_hand[half:]) / half]
-    for name in ("reward_model_score", "reward_model_score.second"):
-        assert run.series(f"training_reward/{name}") == pytest.approx(wanted, rel=1e-3, abs=1e-4)
-        assert run.series(f"training_reward_group_std/{name}")[0] > 0
-        assert run.series(f"val-aux/tldr/{name}/mean@1")
-        assert run.series(f"validation_reward_std/tldr/{name}")[0] > 0
+    name = "reward_model_score"
+    assert run.series(f"training_reward/{name}") == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+    assert run.series(f"training_reward_group_std/{name}")[0] > 0
+    assert run.series(f"val-aux/tldr/{name}/mean@1")
+    assert run.series(f"validation_reward_std/tldr/{name}")[0] > 0

@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -39,8 +39,8 @@ def test_the_prompts_are_different_and_on_the_training_side(
 class Judge:
     """A reward model that scores a response by the number it ends with."""
 
-    def scores(self, samples: Sequence[tuple[str, str]]) -> list[float]:
-        return [float(response) for _, response in samples]
+    def score(self, _prompt: str, response: str) -> float:
+        return float(response)
 
 
 def test_the_auc_is_over_all_prompts(

@@ -162,12 +162,16 @@ def test_what_gives_no_steps_is_named(name: str) -> None:
         the_rule(RewardModelSettings(step_label=name))
 
 
-def test_steps_that_the_second_round_would_not_read(tmp_path: Path) -> None:
-    with pytest.raises(IterateError, match=r"adv_estimator is grpo_outcome, but .* reads no step rewards"):
+def test_a_model_that_the_second_round_would_not_learn_from(tmp_path: Path) -> None:
+    of_process = ("algorithm.adv_estimator=grpo_process", "+task=chain_sum", STEPS_ON)
+    with pytest.raises(
+        IterateError, match=r"adv_estimator is grpo_outcome, .* of reward_model\.step_label\."
+    ):
         compose_rounds(of_steps(tmp_path))
-    with pytest.raises(IterateError, match=r"custom_reward_function\.path is null, but .* step_ends"):
-        compose_rounds(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process"))
-    compose_rounds(of_steps(tmp_path, "algorithm.adv_estimator=grpo_process", "+task=chain_sum", STEPS_ON))
+    with pytest.raises(IterateError, match=r"adv_estimator is grpo_process, .* of reward_model\.label\."):
+        compose_rounds(settings(tmp_path, *of_process))
+    compose_rounds(of_steps(tmp_path, *of_process))
+    compose_rounds(settings(tmp_path, *of_process, weight=0))
 
 
 def test_the_fields_of_the_trainer_of_steps(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from reward_pairs import learnable_pairs
 
 from grpo_verl_ext.iterate.examples import write_examples
 from grpo_verl_ext.iterate.reward_training import of_trl, train_reward_model
-from grpo_verl_ext.rewards.learned import LearnedReward, judged_text
+from grpo_verl_ext.rewards.learned import LearnedReward
 
 Job = dict[str, Any]
 
@@ -83,18 +83,6 @@ def test_no_text_is_cut_unless_the_user_says_so() -> None:
 
 
 class TestScores:
-    def test_padding_and_batches_change_nothing(self, job: Job) -> None:
-        train_reward_model(**few(job, 1))
-        learned = LearnedReward.load(job["target"])
-        samples = [("p", "a" * length) for length in (1, 9, 3, 30, 2)]
-        alone = [learned.scores([sample])[0] for sample in samples]
-        for batch_size in (1, 2, 5):
-            # Single precision, other sums.
-            assert learned.scores(samples, batch_size=batch_size) == pytest.approx(alone, abs=1e-5)
-
-    def test_the_text_ends_once(self) -> None:
-        assert judged_text("p", "r", "<end>") == judged_text("p", "r<end>", "<end>") == "pr<end>"
-
     def test_a_tie_counts_for_nothing(self, job: Job) -> None:
         with torch.random.fork_rng():
             train_reward_model(**few(job, 1))

@@ -72,7 +72,6 @@ def test_a_classifier_of_steps_is_asked_for_steps(tmp_path: Path) -> None:
     assert "reward.reward_manager.name" not in values(Round(of_steps, 1))
     second = values(Round(of_steps, 2))
     assert second["reward.reward_manager.name"] == "rule_and_model"
-    section = "algorithm.grpo_ext.step_reward_model"
+    section = "algorithm.grpo_ext.reward_model"
     assert second[f"{section}.path"] == f"{tmp_path}/round-1/reward_model"
     assert (second[f"{section}.weight"], second[f"{section}.rule_weight"]) == ("0.5", "2.0")
-    assert not [key for key in second if key.startswith("algorithm.grpo_ext.reward_model")]

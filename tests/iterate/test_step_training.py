@@ -30,7 +30,7 @@ from grpo_verl_ext.iterate.settings import (
     RewardModelSettings,
     Round,
 )
-from grpo_verl_ext.rewards.learned import LearnedStepReward
+from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.steps import compute_score
 from grpo_verl_ext.runs.dumps import Response
 
@@ -230,9 +230,9 @@ def test_it_learns_the_labels(job: Job, signs: str) -> None:
     results = trained(job)
     assert results["held_out_accuracy_after"] > 0.95
     assert results["held_out_steps_right"] == sum(sum(each.labels) for each in held_out) / 90
-    learned = LearnedStepReward.load(job["target"])
+    learned = LearnedReward.load(job["target"], of_steps=True)
     assert step_accuracy(learned.scores_of_pieces, held_out) == results["held_out_accuracy_after"]
-    right, wrong = learned.scores("user\n1\n", f"ab{signs[0]}ba{signs[1]}", [3, 6])
+    right, wrong = learned.scores_of_steps("user\n1\n", f"ab{signs[0]}ba{signs[1]}", [3, 6])
     assert right > 0.5 > wrong
 
 

@@ -35,13 +35,8 @@ def test_every_agent_loop_is_registered_by_the_module_that_its_record_names():
 
 
 def test_options_that_records_name_exist():
-    named = [
-        name for feature in all_features() for name in (*feature.done_by_trainer, *feature.reward_models)
-    ]
-    assert {name.partition(".")[0] for name in named} == {
-        *("ref_model_sync_steps", "gold_responses"),
-        *("reward_model", "reward_models", "step_reward_model"),
-    }
+    named = [name for feature in all_features() for name in feature.done_by_trainer]
+    assert {name.partition(".")[0] for name in named} == {"ref_model_sync_steps", "gold_responses"}
     options = Options.from_config({"grpo_ext": {"gold_responses": {"files": "a.parquet"}}})
     for name in named:
         attrgetter(name)(options)

@@ -65,7 +65,6 @@ def test_a_value_outside_is_found_and_the_line_mends_it(name: str, row: In) -> N
 
 
 SHARE = f"++{OURS}.stored_responses={{share: 0.5}}"
-RECORDED = f"++{OURS}.stored_responses={{share: 0.5, old_log_probs: recorded}}"
 HISTORY = f"++{OURS}.stored_responses={{share: 0.5, source: history, max_age: 9}}"
 SYNC = f"{MODE}=grpo_ext_sync"
 MEGATRON = ["model_engine=megatron", f"{ACTOR}.ppo_epochs=2"]
@@ -75,7 +74,7 @@ KL = "algorithm.use_kl_in_reward=true"
 DISTILS = ["distillation.enabled=true", "distillation.distillation_loss.loss_mode=forward_kl_topk"]
 ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_rewards=false"]
 OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
-MODELS = ["reward.reward_manager.name=rule_and_model", "reward.reward_model.enable=true"]
+MODELS = ["reward.reward_manager.name=rule_and_model", f"++{OURS}.reward_model.path=some/model"]
 SERVED = ["distillation.teacher_models.teacher_model.model_path=m", "distillation.nnodes=1"]
 RECORDED_TEACHER = [f"++{OURS}.teacher.source=recorded", f"++{OURS}.stored_responses={{share: 1}}"]
 RECORDED_TEACHER += ["distillation.enabled=false"]
@@ -95,7 +94,6 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo", [f"{OURS}.gvpo_anchor=ref", f"{ACTOR}.use_kl_loss=false"], "gvpo use_kl_loss", R),
     ("gvpo", [f"{ROLLOUT}.top_p=0.9"], "gvpo top_p", W),
     ("gvpo", [SHARE, BYPASS], "stored-responses bypass_mode", R),
-    ("gvpo", [RECORDED], "stored-responses old_log_probs", R),
     ("gvpo_distill", [*SERVED, f"{OURS}.gvpo_anchor=old"], "gvpo_distill gvpo_anchor", R),
     ("gvpo_distill", [*SERVED, f"{ROLLOUT}.temperature=0.7"], "teacher temperature", W),
     ("gvpo_distill", ["distillation.nnodes=0"], "teacher nnodes", R),
@@ -106,8 +104,8 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo_distill", [*SERVED, FILTER], "gvpo enable", W),
     ("gvpo_distill", [*SERVED, *DISTILS[1:]], "gvpo loss_mode", R),
     ("gmpo", [TOKENS], "gmpo rollout_rs", R),
-    ("topr", [SHARE, SYNC], "topr old_log_probs", W),
-    ("kimi", [RECORDED, SYNC], "kimi old_log_probs", R),
+    ("topr", [SHARE, SYNC, f"{CORRECTION}.bypass_mode=false"], "topr bypass_mode", W),
+    ("kimi", [SHARE, SYNC, f"{CORRECTION}.bypass_mode=true"], "kimi bypass_mode", R),
     ("kimi", [f"++{OURS}.mask_truncated_completions=true"], "kimi mask_truncated_completions", R),
     ("dapo", [TOKENS], "mask-truncated rollout_rs", R),
     ("dapo", ["trainer.use_v1=false"], "dynamic-sampling trainer_mode", R),
@@ -119,7 +117,6 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("grpo", [HISTORY.replace(", max_age: 9", ""), SYNC], "stored-responses max_age", R),
     ("grpo", [SHARE, SYNC, f"++{OURS}.stored_responses.max_age=9"], "stored-responses max_age", R),
     ("grpo", [HISTORY, f"{MODE}=grpo_ext_separate_async"], "stored-responses trainer_mode", R),
-    ("grpo", [RECORDED, SYNC, KL], "stored-responses use_kl_in_reward", R),
     ("grpo", [f"++{OURS}.ref_model_sync_steps=5"], "reference trainer_mode", R),
     ("grpo", [f"++{OURS}.ref_model_sync_steps=5", SYNC, "model_engine=veomni"], "reference strategy", R),
     ("grpo", [f"++{OURS}.gold_responses.files=a.parquet"], "gold-responses trainer_mode", R),
@@ -128,7 +125,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("grpo_process", [f"{MODE}=sync"], "steps trainer_mode", R),
     ("grpo_process", [KL], "steps use_kl_in_reward", R),
     ("grpo_process", OVERLONG, "steps enable", R),
-    ("grpo_process", MODELS, "steps name", R),
+    ("gdpo", MODELS, "several-rewards name", R),
     ("grpo_process", [f"{ROLLOUT}.agent.default_agent_loop=tool_agent"], "steps default_agent_loop", R),
     ("gdpo", [f"{MODE}=separate_async"], "several-rewards trainer_mode", R),
     ("gdpo", [FILTER], "several-rewards enable", W),

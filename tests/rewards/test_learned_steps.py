@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForTokenClassification
 
-from grpo_verl_ext.rewards.learned import LearnedStepReward, step_tokens
+from grpo_verl_ext.rewards.learned import LearnedReward, step_tokens
 from grpo_verl_ext.rewards.steps import pieces, step_end_characters
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
@@ -95,17 +95,17 @@ class TestScores:
                     logits=torch.stack([torch.ones_like(position), 1 + position], -1)[None]
                 )
 
-        learned = LearnedStepReward(Ramp(), BYTES)  # type: ignore[arg-type]
-        found = learned.scores("p", "ab;cd;", [6, 3, 6])
+        learned = LearnedReward(Ramp(), BYTES)  # type: ignore[arg-type]
+        found = learned.scores_of_steps("p", "ab;cd;", [6, 3, 6])
         # "p" is position 0, so three characters end at 3 and six at 6.
         assert found == pytest.approx([1 / (1 + math.exp(-end)) for end in (6, 3, 6)], rel=1e-6)
-        assert learned.scores("p", "ab;", []) == []
+        assert learned.scores_of_steps("p", "ab;", []) == []
 
     def test_a_score_is_that_of_the_prefix_alone(self, policy: Any) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(3)
             model = AutoModelForTokenClassification.from_pretrained(policy, num_labels=2).eval()
-        found = LearnedStepReward(model, BYTES).scores("4+5=?", "4+5=9;9+1=10;end", [6, 13])
+        found = LearnedReward(model, BYTES).scores_of_steps("4+5=?", "4+5=9;9+1=10;end", [6, 13])
         with torch.inference_mode():
             by_hand = [
                 model(torch.tensor([[*f"4+5=?{prefix}".encode()]])).logits[0, -1].softmax(-1)[1].item()

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,7 +13,6 @@ from grpo_verl_ext.utils.keys import ACTOR, MODEL, ROLLOUT, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.cpu import sizes
-from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.model_files import ModelShape, bytes_of_weights, model_shape, tensor_sizes
 
 CACHE = f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
@@ -26,8 +25,8 @@ _ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
 
 _SHARED_MEMORY = Path("/dev/shm")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_REWARD_MODELS = "reward models"
-"""Name of their part in the message on memory."""
+_REWARD_MODEL = "reward model"
+"""Name of its part in the message on memory."""
 _TRAINED_COPIES = 4
 """Numbers per trained weight: the weight, its gradient and Adam's two moments."""
 _PROCESSES = 4 * sizes.GIBI
@@ -110,14 +109,10 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
             setting(config, MODEL),
             why=f"with it a node needs about {sum(parts.values()) / sizes.GIBI:.1f} GiB ({listed}), and "
             f"this one has {there / sizes.GIBI:.1f} GiB",
-            fix=_smaller(parts),
+            fix="reward.num_workers=1, or a smaller reward model"
+            if max(parts, key=lambda name: parts[name]) == _REWARD_MODEL
+            else f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1",
         )
-
-
-def _smaller(parts: Mapping[str, int]) -> str:
-    if max(parts, key=lambda name: parts[name]) == _REWARD_MODELS:
-        return "reward.num_workers=1, or smaller reward models"
-    return f"{MODEL}=<a smaller model>, or trainer.n_gpus_per_node=1"
 
 
 def size_of_shared_memory() -> int | None:
@@ -135,48 +130,32 @@ def memory_of_machine() -> int:
 
 
 def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int]:
-    """Return the bytes that a node needs, by purpose, with its share of the trained weights."""
+    """Return the bytes that a node needs, by purpose, with its share of the trained weights.
+
+    In an update a rank has a micro-batch whose responses all use up their budget; each of verl's
+    reward processes loads the reward model.
+    """
     actor, ranks, size = config.actor_rollout_ref.actor, _ranks_per_node(config), weights * sizes.FP32
-    cache, share = setting(config, CACHE), size // config.trainer.nnodes
-    reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    cache, nodes = setting(config, CACHE), config.trainer.nnodes
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    tokens = longest * (actor.ppo_micro_batch_size_per_gpu or 1)
+    if actor.use_dynamic_bsz:
+        rows = actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n // (ranks * nodes)
+        limit = actor.ppo_max_token_len_per_gpu
+        tokens = min(limit if is_count(limit) else sizes.TOKENS_AT_MOST, longest * max(1, rows))
+    model = Options.from_config(config.algorithm).reward_model
+    path, in_files = (None, False) if model is None else (model.path, model.dtype == "auto")
+    of_model = bytes_of_weights(path) if in_files else sum(tensor_sizes(path)) * sizes.FP32
+    has_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
     return {
-        "weights, gradients and Adam": _TRAINED_COPIES * share,
-        "reference": share if reference else 0,
+        "weights, gradients and Adam": _TRAINED_COPIES * (size // nodes),
+        "reference": size // nodes if has_reference else 0,
         "weights in vLLM": ranks * size,
         "key-value cache": ranks * cache if is_count(cache) else 0,
-        "logits and activations": ranks * _tokens_at_once(config) * sizes.bytes_of_token(shape),
-        _REWARD_MODELS: _reward_model_bytes(config),
+        "logits and activations": ranks * int(tokens) * sizes.bytes_of_token(shape),
+        _REWARD_MODEL: int(-(-config.reward.num_workers // nodes) * of_model),
         "processes": _PROCESSES,
     }
-
-
-def _reward_model_bytes(config: DictConfig) -> int:
-    """Return the bytes of this package's reward models, which each of verl's reward processes loads."""
-    options = Options.from_config(config.algorithm)
-    given = [getattr(options, name) for feature in all_features() for name in feature.reward_models]
-    models = [
-        model
-        for each in given
-        if each is not None
-        for model in (each.values() if isinstance(each, Mapping) else [each])
-    ]
-    size = sum(
-        bytes_of_weights(each.path) if each.dtype == "auto" else sum(tensor_sizes(each.path)) * sizes.FP32
-        for each in models
-        if getattr(each, "url", None) is None
-    )
-    return int(-(-config.reward.num_workers // config.trainer.nnodes) * size)
-
-
-def _tokens_at_once(config: DictConfig) -> int:
-    """Return the tokens of a rank's micro-batch in an update, if all responses use up their budget."""
-    actor, ranks = config.actor_rollout_ref.actor, _ranks_per_node(config) * config.trainer.nnodes
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    if not actor.use_dynamic_bsz:
-        return int(longest * (actor.ppo_micro_batch_size_per_gpu or 1))
-    rows = actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n // ranks
-    limit = actor.ppo_max_token_len_per_gpu
-    return int(min(limit if is_count(limit) else sizes.TOKENS_AT_MOST, longest * max(1, rows)))
 
 
 def _is_ours(config: DictConfig) -> bool:

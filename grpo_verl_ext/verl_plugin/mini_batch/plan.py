@@ -20,7 +20,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import STATISTIC_ENGINES
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
@@ -172,10 +172,9 @@ def policy_moves(config: DictConfig) -> bool:
 def old_is_current(config: DictConfig) -> bool:
     """Whether the old log-probs of all rows are those of the policy before the first update on a rollout.
 
-    They are not in bypass mode, nor where stored responses keep those of the policy that wrote them.
+    They are not in bypass mode.
     """
-    recorded = setting(config, f"{SECTION}.stored_responses.old_log_probs") == "recorded"
-    return not setting(config, BYPASS) and not recorded
+    return not setting(config, BYPASS)
 
 
 def several_updates(config: DictConfig) -> bool:

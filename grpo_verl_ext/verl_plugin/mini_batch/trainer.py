@@ -147,9 +147,8 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the source of the statistic, and whether ``old_log_probs`` are the current policy's.
 
-        verl's actor computes them just before it, for responses of any age, with three exceptions: in bypass
-        mode they are the rollout's, those of stored responses may be recorded, and later parts of a step use
-        the policy at the start of the step.
+        verl's actor computes them just before it, for responses of any age, with two exceptions: in bypass
+        mode they are the rollout's, and later parts of a step use the policy at the start of the step.
         """
         plan = self._plan_of_batch
         batch.extra_info[wire.Field.STATISTIC_SOURCE] = plan.source.value

@@ -1,32 +1,33 @@
 """The record of the feature several rewards, and the check of its settings before any rollout."""
 
-import math
-from numbers import Real
-
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, In, Trainer, refused
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
-_KEYS, _WEIGHTS = "algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"
+_KEYS = "algorithm.gdpo_reward_keys"
 _FEWEST = 2
 _REPORTED_BY_VERLS = ("score", "acc")
 """Numbers that a reward function of verl 0.9's reports, for one data source or another."""
 
 
 def check_rewards(config: DictConfig) -> None:
-    """Refuse GDPO with fewer than two rewards, or weights that do not fit them.
+    """Refuse GDPO with fewer than two rewards, or with one that the function which is asked does not report.
+
+    That is known of this package's function and of verl's. verl asks its reward server where one is enabled.
 
     Raises:
         SettingError: the first wrong setting.
     """
     if not catalogue.learns_from_several_rewards(config):
         return
-    names = _names(config)
+    given, function = setting(config, _KEYS, []), config.reward.custom_reward_function
+    names = [given] if isinstance(given, str) else list(given)
     if len(set(names)) < _FEWEST or len(set(names)) < len(names):
         raise SettingError(
             _KEYS,
@@ -35,35 +36,6 @@ def check_rewards(config: DictConfig) -> None:
             valid="two or more different names that the reward function returns beside its score",
             fix=Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo"),
         )
-    weights = setting(config, _WEIGHTS)
-    given = list(weights) if hasattr(weights, "__iter__") else [weights]
-    numbers = all(isinstance(each, Real) and math.isfinite(each) for each in given)
-    if weights is not None and (len(given) != len(names) or not numbers or not any(given)):
-        raise SettingError(
-            _WEIGHTS,
-            given,
-            why=f"{_KEYS} has {len(names)} names",
-            valid=f"{len(names)} finite numbers, not all 0, or null",
-            fix=Line(f"{_WEIGHTS}=[{','.join(['1.0'] * len(names))}]"),
-        )
-
-
-def _names(config: DictConfig) -> list[str]:
-    given = setting(config, _KEYS, [])
-    return [given] if isinstance(given, str) else list(given)
-
-
-def _check_reported_rewards(config: DictConfig) -> None:
-    """Refuse rewards that the function which is asked does not report: this package's, or one of verl's.
-
-    verl asks its reward server where one is enabled, else a function of its own, if none is configured.
-
-    Raises:
-        SettingError: names them.
-    """
-    if not catalogue.learns_from_several_rewards(config):
-        return
-    names, function = _names(config), config.reward.custom_reward_function
     is_naive = setting(config, "reward.reward_manager.name") == "naive"
     reported = weighted_sum.reported_names(function) if is_naive else None
     if reported is not None and not {*names} <= {*reported}:
@@ -102,9 +74,16 @@ SEVERAL_REWARDS = Feature(
                 ("group", None),
                 "is not a reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
             ),
+            In(
+                "reward.reward_manager.name",
+                ("naive",),
+                "adds the model's score to the reward of whole responses, which the estimator does not read",
+                when=If("reward.reward_manager.name", (REWARD_MANAGER,)),
+                line=Line("reward.reward_manager.name=naive", without=(f"{SECTION}.reward_model",)),
+            ),
         ),
         *OTHER_REWARDS,
     ),
-    checks={"several-rewards": check_rewards, "reported-rewards": _check_reported_rewards},
+    checks={"reported-rewards": check_rewards},
     trainer="several_rewards.trainer:SeveralRewardsMixin",
 )

@@ -18,29 +18,18 @@ from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgen
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
-class Origin(TypedDict):
-    """Where a stored response is from.
+class StoredResponse(TypedDict):
+    """A stored response.
 
     Attributes:
-        step: training step in which it was sampled; None for one given with the data.
-        log_probs: log-probs of its tokens under the policy that wrote it, (T,); None if not recorded.
+        token_ids: its T tokens, the end of turn included.
+        log_probs: log-probs of the tokens under the policy that wrote them, (T,); None: not known.
+        step: training step in which it was sampled; 0 for one given with the data.
     """
 
-    step: int | None
-    log_probs: npt.NDArray[np.float32] | None
-
-
-class StoredResponse(Origin):
-    """A stored response: its T token ids, the end of turn included, and its origin."""
-
     token_ids: npt.NDArray[np.int32]
-
-
-class PromptResponses(TypedDict):
-    """The stored responses for the first sessions of a prompt, and the id of the prompt."""
-
-    prompt: str
-    responses: list[StoredResponse | None]
+    log_probs: npt.NDArray[np.float32] | None
+    step: int
 
 
 class _StoredServer:
@@ -54,12 +43,11 @@ class _StoredServer:
         """Return the response, with recorded log-probs if the rollout is to have log-probs."""
         response = self._response
         recorded = response["log_probs"] if sampling_params.get("logprobs") else None
-        origin = Origin(step=response["step"], log_probs=response["log_probs"])
         return TokenOutput(
             token_ids=response["token_ids"].tolist(),
             log_probs=None if recorded is None else recorded.tolist(),
             extra_fields={
-                Field.STORED_ORIGIN: origin,
+                Field.STORED_ORIGIN: {"step": response["step"], "log_probs": response["log_probs"]},
                 # The version of the weights, from which verl computes the staleness of a response.
                 "min_global_steps": self._version,
                 "max_global_steps": self._version,
@@ -73,19 +61,11 @@ class _StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> StepRewardOutput:
         """Generate as verl does, with the stored response of this session in the server's place."""
-        response = _taken(kwargs.get(Field.STORED_RESPONSES), int(kwargs["session_id"]))
-        if response is not None:
-            step = kwargs["global_steps"] if response["step"] is None else response["step"]
-            self.server_manager = _StoredServer(response, version=int(step) - 1)
+        column, session = kwargs.get(Field.STORED_RESPONSES), int(kwargs["session_id"])
+        stored = column["responses"] if column else []
+        if session < len(stored) and stored[session] is not None:
+            # verl writes this column to the queue with each of the prompt's rows: without what is taken out.
+            response, stored[session] = stored[session], None
+            version = int(response["step"] or kwargs["global_steps"]) - 1
+            self.server_manager = _StoredServer(response, version)
         return await super().run(sampling_params, **kwargs)
-
-
-def _taken(stored: PromptResponses | None, session: int) -> StoredResponse | None:
-    """Take out the response of a session.
-
-    verl writes this column to the queue with each of the prompt's rows; taken out, responses are not in it.
-    """
-    if stored is None or session >= len(stored["responses"]):
-        return None
-    response, stored["responses"][session] = stored["responses"][session], None
-    return response

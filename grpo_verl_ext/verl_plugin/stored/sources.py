@@ -1,18 +1,15 @@
 """Where stored responses come from: the training data, or earlier steps of the training.
 
-**Given with the data**: ``extra_info.responses`` of a prompt. A response is a text, a list of token ids, or
-``{token_ids, log_probs}`` with the log-probs of its tokens under the policy that wrote it. A text gets the
-tokenizer's end of turn; token ids are taken as they are.
-
-**The history**: responses sampled earlier in this training, by prompt, kept in the trainer's memory and in
-checkpoints.
+Of the data they are ``extra_info.responses`` of a prompt: texts, lists of token ids, or ``{token_ids,
+log_probs}`` with the log-probs of the tokens under the policy that wrote them. A text gets the end of a turn.
+Those of earlier steps are kept in the trainer's memory and in checkpoints.
 """
 
 import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,7 @@ from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
-_KEY = "algorithm.grpo_ext.stored_responses.key"
-_SOURCE = "algorithm.grpo_ext.stored_responses.source"
-_OLD = "algorithm.grpo_ext.stored_responses.old_log_probs"
+_SECTION = "algorithm.grpo_ext.stored_responses"
 _TEACHER = "algorithm.grpo_ext.teacher.source"
 _VALID = "a text, a list of token ids, or {token_ids, log_probs}"
 
@@ -33,103 +28,84 @@ class _ResponseError(ValueError):
     """A response that cannot be trained on."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What the training data have: prompts, those with responses, all responses, and those that are used."""
-
-    prompts: int
-    with_responses: int
-    responses: int
-    used: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GivenResponses:
     """Reads and checks the responses of a prompt.
 
-    Attributes:
-        key: name in ``extra_info``.
-        count: the number of samples that are taken from them, share · n.
-        samples: n, samples of a prompt.
-        budget: greatest length in tokens.
-        tokenizer: that of the policy.
-        end: token that ends a response given as a text; None: there is none.
-        with_log_probs: whether each response needs log-probs.
-        recorded: whether they are the old log-probs of the loss, so that each response needs them.
-        of_teacher: whether the log-probs are a teacher's, which each sample of each prompt needs.
+    ``count`` of a prompt's ``samples`` are taken from them; ``end`` is the token that ends a text. Where the
+    log-probs are a teacher's, each sample of each prompt needs them.
     """
 
     key: str
-    _: KW_ONLY
     count: int
     samples: int
     budget: int
     tokenizer: Any
     end: int | None
     with_log_probs: bool
-    recorded: bool = False
     of_teacher: bool = False
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
-        """Return the first responses of a prompt, at most ``count``.
-
-        Raises:
-            _ResponseError: a response that cannot be trained on.
-        """
+        """Return the first responses of a prompt, at most ``count``."""
         return [self._read(each) for each in self._given(extra_info)[: self.count]]
 
-    def check(self, rows: Iterable[Mapping[str, Any]]) -> Counts:
-        """Check the responses of all rows of the training data.
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> str:
+        """Check the responses of all rows of the training data, and return in words how many there are.
 
         Raises:
-            SettingError: the first response that cannot be trained on, by row; a prompt with more responses
-                than samples; or no responses at all.
+            SettingError: the first response that cannot be trained on, by row; or no responses at all.
         """
-        prompts, counts = 0, []
-        for prompts, row in enumerate(rows, start=1):
-            try:
-                given = self._given(row.get("extra_info"))
-            except _ResponseError as error:
-                raise self._wrong(f"extra_info.{self.key} of row {prompts - 1} {error}") from error
-            if len(given) > self.samples:
-                raise self._too_many(prompts - 1, len(given))
-            if self.of_teacher and len(given) < self.samples:
-                raise self._too_few(prompts - 1, len(given))
-            for number, each in enumerate(given):
-                try:
-                    self._read(each)
-                except _ResponseError as error:
-                    where = f"response {number} in extra_info.{self.key} of row {prompts - 1}"
-                    raise self._wrong(f"{where} {error}") from error
-            counts.append(len(given))
+        counts = [self._checked(number, row.get("extra_info")) for number, row in enumerate(rows)]
         if not any(counts):
-            raise self._none(prompts)
-        used = sum(min(count, self.count) for count in counts)
-        return Counts(prompts, sum(count > 0 for count in counts), sum(counts), used)
+            raise self._wrong(
+                f"none of the {len(counts)} rows of data.train_files has a response in extra_info.{self.key}",
+                "a list of texts or of token ids there, null for a prompt without",
+                f"{_SECTION}.key=<name in extra_info>, or {_SECTION}.share=0",
+            )
+        return (
+            f"extra_info.{self.key}: {sum(counts)} responses to {sum(map(bool, counts))} of {len(counts)} "
+            f"prompts, {sum(min(count, self.count) for count in counts)} of them within the share"
+        )
+
+    def _checked(self, row: int, extra_info: Mapping[str, Any] | None) -> int:
+        where = f"extra_info.{self.key} of row {row}"
+        try:
+            given = self._given(extra_info)
+            if self.of_teacher and len(given) < self.samples:
+                raise self._wrong(
+                    f"{where} has {len(given)} responses, and {_TEACHER} is recorded, so that the others of "
+                    f"the prompt's {self.samples} samples have no log-probs of the teacher",
+                    f"{self.samples} responses to each prompt",
+                    f"{_TEACHER}=server, or give more",
+                )
+            for number, each in enumerate(given):
+                where = f"response {number} in extra_info.{self.key} of row {row}"
+                self._read(each)
+        except _ResponseError as error:
+            raise self._wrong(f"{where} {error}") from error
+        return len(given)
+
+    def _wrong(self, seen: str, valid: str = "", fix: str = "") -> SettingError:
+        return SettingError(f"{_SECTION}.key", self.key, seen=seen, valid=valid, fix=fix)
 
     def _given(self, extra_info: Mapping[str, Any] | None) -> Sequence[Any]:
         responses = (extra_info or {}).get(self.key)
         return [] if responses is None else _listed(responses, "a list of responses, or null")
 
     def _read(self, given: Any) -> StoredResponse:
+        log_probs = None
         if isinstance(given, str):
-            token_ids, log_probs = self._tokens_of(given), None
+            token_ids = self._tokens_of(given)
         elif isinstance(given, Mapping):
-            written = given.get("token_ids")
+            written, log_probs = given.get("token_ids"), given.get("log_probs")
             token_ids = [] if written is None else _listed(written, "{token_ids} with a list of numbers")
-            log_probs = given.get("log_probs")
         else:
-            token_ids, log_probs = _listed(given, _VALID), None
+            token_ids = _listed(given, _VALID)
         self._check_tokens(token_ids)
         if log_probs is None and self.of_teacher:
             raise _ResponseError(
                 f"has no log_probs, and {_TEACHER} is recorded; give {{token_ids, log_probs}} with "
                 f"those of the teacher, or type {_TEACHER}=server"
-            )
-        if log_probs is None and self.recorded:
-            raise _ResponseError(
-                f"has no log_probs, and {_OLD} is recorded; give {{token_ids, log_probs}} with those of the "
-                f"policy that wrote it, or type {_OLD}=actor"
             )
         if log_probs is None and self.with_log_probs:
             raise _ResponseError(
@@ -139,7 +115,7 @@ class GivenResponses:
         return StoredResponse(
             token_ids=np.array(token_ids, dtype=np.int32),
             log_probs=None if log_probs is None else _log_probs(log_probs, len(token_ids)),
-            step=None,
+            step=0,
         )
 
     def _tokens_of(self, text: str) -> list[int]:
@@ -147,16 +123,14 @@ class GivenResponses:
         text = text.removesuffix("".join(self.tokenizer.convert_ids_to_tokens(end)))
         if not text:
             raise _ResponseError("is empty")
-        token_ids = self.tokenizer.encode(text, add_special_tokens=False)
-        decoded = self.tokenizer.decode(
-            token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        decoded = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         if decoded != text:
             raise _ResponseError(
                 f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
                 "a text that it gives back, or token ids"
             )
-        return [*token_ids, *end]
+        return [*ids, *end]
 
     def _check_tokens(self, token_ids: Sequence[Any]) -> None:
         if not token_ids:
@@ -173,31 +147,6 @@ class GivenResponses:
             raise _ResponseError(
                 f"has {len(token_ids)} tokens; valid are at most {self.budget}, data.max_response_length"
             )
-
-    def _wrong(self, seen: str, valid: str = "", fix: str = "") -> SettingError:
-        return SettingError(_KEY, self.key, seen=seen, valid=valid, fix=fix)
-
-    def _too_many(self, row: int, found: int) -> SettingError:
-        return self._wrong(
-            f"extra_info.{self.key} of row {row} has {found} responses, and a prompt {self.samples} samples",
-            f"at most {self.samples}",
-            Line(f"actor_rollout_ref.rollout.n={found}", more=", or give fewer"),
-        )
-
-    def _too_few(self, row: int, found: int) -> SettingError:
-        return self._wrong(
-            f"extra_info.{self.key} of row {row} has {found} responses, and {_TEACHER} is recorded, so that "
-            f"the others of the prompt's {self.samples} samples have no log-probs of the teacher",
-            f"{self.samples} responses to each prompt",
-            f"{_TEACHER}=server, or give more",
-        )
-
-    def _none(self, prompts: int) -> SettingError:
-        return self._wrong(
-            f"none of the {prompts} rows of data.train_files has a response in extra_info.{self.key}",
-            "a list of texts or of token ids there, null for a prompt without",
-            f"{_KEY}=<name in extra_info>, or algorithm.grpo_ext.stored_responses.share=0",
-        )
 
 
 def _listed(value: object, valid: str) -> list[Any]:
@@ -221,20 +170,12 @@ HISTORY_FILE = "response_history.npz"
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return a digest of a prompt's messages, by which it is known when it comes again.
-
-    Raises:
-        SettingError: the messages have more than text.
-    """
+    """Return a digest of a prompt's messages, by which it is known when it comes again."""
     try:
         text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
     except TypeError as error:
-        raise SettingError(
-            _SOURCE,
-            "history",
-            why=f"a prompt has more than text ({error}), and the history knows a prompt by its text",
-            valid="data, or prompts of text",
-            fix=Line(f"{_SOURCE}=data"),
+        raise _wrong_history(
+            f"a prompt has more than text ({error}), by which the history would know it", "prompts of text"
         ) from error
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -252,23 +193,17 @@ class ResponseHistory:
 
     def of(self, prompt: str, step: int) -> list[StoredResponse]:
         """Return the responses to a prompt that a training step may use, newest first."""
-        return [each for each in self._of_prompt.get(prompt, []) if self._is_young(each, step)]
+        return [each for each in self._of_prompt.get(prompt, []) if step - each["step"] <= self._max_age]
 
     def add(self, prompt: str, response: StoredResponse) -> None:
         """Keep a response; of the prompt's, the newest ``count`` stay, of one step the first."""
         kept = [*self._of_prompt.get(prompt, []), response]
-        self._of_prompt[prompt] = sorted(kept, key=lambda each: -(each["step"] or 0))[: self._count]
+        self._of_prompt[prompt] = sorted(kept, key=lambda each: -each["step"])[: self._count]
 
     def forget(self, step: int) -> None:
         """Drop the responses that no step after this one may use."""
-        young = {
-            prompt: [each for each in responses if self._is_young(each, step + 1)]
-            for prompt, responses in self._of_prompt.items()
-        }
+        young = {prompt: self.of(prompt, step + 1) for prompt in self._of_prompt}
         self._of_prompt = {prompt: responses for prompt, responses in young.items() if responses}
-
-    def _is_young(self, response: StoredResponse, step: int) -> bool:
-        return step - (response["step"] or 0) <= self._max_age
 
     def save(self, folder: Path) -> None:
         """Write all responses to a file in the folder, atomically."""
@@ -288,28 +223,23 @@ class ResponseHistory:
     def load(self, folder: Path, known: set[str]) -> None:
         """Read what `save` wrote.
 
-        Args:
-            folder: the folder.
-            known: ids of the prompts of the training data.
-
         Raises:
-            SettingError: there is no file, or it has a prompt that the data lack: to continue would be
-                another training.
+            SettingError: there is no file, or it has a prompt that the data lack, whose ids are ``known``: to
+                continue would be another training.
         """
         file = folder / HISTORY_FILE
+        valid, start = "a checkpoint of this training with a history", "trainer.resume_mode=disable"
         if not file.is_file():
-            raise _no_history(f"{file} does not exist")
+            raise _wrong_history(f"{file} does not exist", valid, start)
         with np.load(file) as saved:
             prompts = [prompt.decode() for prompt in saved["prompts"].tolist()]
             ends = np.cumsum(saved["lengths"])[:-1]
             token_ids = np.split(saved["token_ids"], ends)
             log_probs = np.split(saved["log_probs"], ends)
             steps = saved["steps"].tolist()
-        unknown = set(prompts) - known
-        if unknown:
-            raise _no_history(
-                f"{file} has responses to {len(unknown)} prompts that data.train_files does not have"
-            )
+        if unknown := set(prompts) - known:
+            seen = f"{file} has responses to {len(unknown)} prompts that data.train_files does not have"
+            raise _wrong_history(seen, valid, start)
         self._of_prompt = {}
         # Split at no place, an empty array is still one part.
         for prompt, ids, recorded, step in zip(prompts, token_ids, log_probs, steps, strict=False):
@@ -321,11 +251,7 @@ def _joined(arrays: Iterable[Any], dtype: Any) -> Any:
     return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype)
 
 
-def _no_history(seen: str) -> SettingError:
-    return SettingError(
-        _SOURCE,
-        "history",
-        seen=f"{_SOURCE} is history, but {seen}",
-        valid="a checkpoint of a training with the same data and a history",
-        fix=Line("trainer.resume_mode=disable", more=f", or {_SOURCE}=data"),
-    )
+def _wrong_history(seen: str, valid: str, *more: str) -> SettingError:
+    key, data = f"{_SECTION}.source", f"{_SECTION}.source=data"
+    fix = Line(*(more or (data,)), more=f", or {data}" if more else "")
+    return SettingError(key, "history", seen=f"{key} is history, but {seen}", valid=valid, fix=fix)

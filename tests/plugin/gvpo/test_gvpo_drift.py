@@ -354,8 +354,6 @@ def test_in_bf16_the_first_update_has_no_log_ratio_and_later_ones_that_of_their_
         ([], 1, False),
         # The old log-probs are the rollout's, which may lag behind.
         (["algorithm.rollout_correction.bypass_mode=true"], 0, False),
-        # Those of stored responses are of the policy that wrote them.
-        (["+algorithm.grpo_ext.stored_responses={share: 0.5, old_log_probs: recorded}"], 0, False),
         (["+algorithm.grpo_ext.stored_responses={share: 0.5}"], 0, True),
     ],
 )

@@ -123,7 +123,6 @@ def test_the_cut_is_read_from_verls_configuration() -> None:
         ([f"{ACTOR}.ppo_mini_batch_size=4"], True),
         ([f"{ACTOR}.ppo_epochs=2"], True),
         (["algorithm.rollout_correction.bypass_mode=true"], True),
-        (["+algorithm.grpo_ext.stored_responses={share: 0.5, old_log_probs: recorded}"], True),
         (
             [
                 "trainer.v1.trainer_mode=grpo_ext_separate_async",

@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 import reference_sync_ranks
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from processes import run_ranks
 from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.preflight.tested import untested
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.reference import worker as refresh
-from grpo_verl_ext.verl_plugin.reference.checks import check_reference
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -70,61 +71,26 @@ def test_wrong_alpha(alpha, shown):
         Options.from_config({"grpo_ext": {"ref_model_mixup_alpha": alpha}})
 
 
-SHARDING = {"fsdp_size": -1, "use_orig_params": False}
-
-
-def config(**changes: object) -> DictConfig:
-    whole = OmegaConf.create(
-        {
-            "algorithm": {"use_kl_in_reward": False, "grpo_ext": {"ref_model_sync_steps": 4}},
-            "trainer": {"v1": {"trainer_mode": "grpo_ext_sync"}, "nnodes": 2, "n_gpus_per_node": 4},
-            "actor_rollout_ref": {
-                "hybrid_engine": True,
-                "actor": {"use_kl_loss": True, "strategy": "fsdp", "fsdp_config": dict(SHARDING)},
-                "ref": {"fsdp_config": dict(SHARDING)},
-                "model": {"lora_rank": 0, "lora": {"rank": 0}, "lora_adapter_path": None},
-            },
-        }
-    )
-    for key, value in changes.items():
-        OmegaConf.update(whole, key.replace("__", "."), value)
-    return whole
-
-
-def test_a_reference_that_can_follow_passes():
-    check_reference(config())
-    check_reference(config(algorithm__use_kl_in_reward=True, actor_rollout_ref__actor__use_kl_loss=False))
-    check_reference(config(algorithm__grpo_ext__ref_model_sync_steps=None, trainer__v1__trainer_mode="sync"))
-    # −1 is all ranks, and so is 8 of 8; FSDP2 has no use_orig_params.
-    check_reference(config(actor_rollout_ref__ref__fsdp_config__fsdp_size=8))
-    check_reference(
-        config(
-            actor_rollout_ref__actor__strategy="fsdp2",
-            actor_rollout_ref__ref__fsdp_config__use_orig_params=True,
-        )
-    )
+REF, ALPHA = "actor_rollout_ref.ref", "++algorithm.grpo_ext.ref_model_mixup_alpha"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "found"),
     [
-        (
-            {"actor_rollout_ref__ref__fsdp_config__fsdp_size": 4},
-            r"fsdp_size is 4, .*whose fsdp_size is -1; .*Type: actor_rollout_ref\.ref\..*\.fsdp_size=-1$",
-        ),
-        (
-            {"actor_rollout_ref__actor__fsdp_config__use_orig_params": True},
-            r"use_orig_params is false, .*Type: actor_rollout_ref\.ref\.fsdp_config\.use_orig_params=true$",
-        ),
-        (
-            {"algorithm__grpo_ext": {"ref_model_sync_steps": None, "ref_model_mixup_alpha": 0.6}},
-            r"mixup_alpha is 0\.6, but .*sync_steps is null, .*nothing is mixed.*Type: '\+\+algorithm",
-        ),
+        ([], []),
+        (["~algorithm.grpo_ext.ref_model_sync_steps", f"{ALPHA}=0.6"], ["ref_model_sync_steps"]),
+        ([f"{REF}.fsdp_config.fsdp_size=4"], ["fsdp_size"]),
+        ([f"{REF}.fsdp_config.use_orig_params=true"], ["use_orig_params"]),
+        ([f"{REF}.fsdp_config.wrap_policy.min_num_params=9"], ["wrap_policy"]),
+        # FSDP2 has neither
+        (["actor_rollout_ref.actor.strategy=fsdp2", f"{REF}.fsdp_config.use_orig_params=true"], []),
     ],
 )
-def test_a_reference_that_cannot_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        check_reference(config(**changes))
+def test_a_reference_that_cannot_follow_the_policy_is_found(changes, found):
+    follows = ["+algo=grpo", "actor_rollout_ref.rollout.name=vllm", "trainer.v1.trainer_mode=grpo_ext_sync"]
+    config = composed([*follows, "++algorithm.grpo_ext.ref_model_sync_steps=4", *changes])
+    own = [each for each in untested(config) if each.check == "reference"]
+    assert [each.problem.key.rpartition(".")[2] for each in own] == found
 
 
 class TestMetrics:
