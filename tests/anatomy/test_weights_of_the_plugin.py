@@ -3,10 +3,11 @@
 import pytest
 import torch
 from group_rows import at_first_update
+from mini_batches import actor_config
 
 from grpo_verl_ext.anatomy.weights import COMPARED_ALGORITHMS, StepResponses, token_weights
 from grpo_verl_ext.catalogue import LOSSES, PRESETS
-from grpo_verl_ext.proof.invariance import OUR_CASES, actor_config
+from grpo_verl_ext.proof.invariance import OUR_CASES
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
