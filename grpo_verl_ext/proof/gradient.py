@@ -31,13 +31,7 @@ from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.catalogue.record import CLIPS
-from grpo_verl_ext.proof.batch import (
-    MAX_RESPONSE_LENGTH,
-    ROWS_PER_PROMPT,
-    Rollout,
-    cut,
-    synthetic_rollout,
-)
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, cut, synthetic_rollout
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
@@ -169,23 +163,17 @@ class Training:
         with ExitStack() as stack:
             for name, value in told.items() if self._is_ours else ():
                 stack.enter_context(name.set(value))
-            data = compute_advantage(
-                scored,
-                adv_estimator=algorithm.adv_estimator,
-                gamma=algorithm.gamma,
-                lam=algorithm.lam,
-                num_repeat=ROWS_PER_PROMPT,
-                norm_adv_by_std_in_grpo=algorithm.get("norm_adv_by_std_in_grpo", True),
-                config=algorithm,
-            )
+            given = {name: algorithm[name] for name in ("adv_estimator", "gamma", "lam")}
+            given["norm_adv_by_std_in_grpo"] = algorithm.get("norm_adv_by_std_in_grpo", True)
+            data = compute_advantage(scored, **given, num_repeat=ROWS_PER_PROMPT, config=algorithm)
         rows = replace(
             rollout,
             advantages=data.batch["advantages"],
             response_mask=scored.batch["response_mask"].long(),
             rollout_is_weights=scored.batch.get("rollout_is_weights"),
         )
-        is_old = self._anchor == wire.Field.OLD_LOG_PROBS
-        if is_old or not (self._is_ours and catalogue.has_groups(self._config)):
+        has_groups = self._is_ours and catalogue.has_groups(self._config)
+        if self._anchor == wire.Field.OLD_LOG_PROBS or not has_groups:
             return rows
         _, fields = rows.micro_batch([*range(len(rows.lengths))], dp_size=1)
         fields[wire.Field.TEACHER_LOG_PROB] = rows.teacher

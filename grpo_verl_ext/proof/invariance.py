@@ -60,9 +60,7 @@ class Case:
 
     Attributes:
         name: its name in the report.
-        loss_mode: ``actor.policy_loss.loss_mode``.
-        loss_agg_mode: ``actor.loss_agg_mode``.
-        loss_scale_factor: ``actor.loss_scale_factor``.
+        loss_mode: ``actor.policy_loss.loss_mode``; the next two are keys of ``actor``.
         split_dependent: the loss depends on the split by its definition, so a difference is not a failure.
         values: dotted key → other values of the configuration.
     """
@@ -192,18 +190,10 @@ def measure(
             found = training.value_and_gradient(cut(rollout.lengths, split, dp_size))
             columns = zip(found, whole, scales, strict=True)
             # NaN where one of them has it, or the scale is 0.
-            value_error, gradient_error = (float((a - b).abs().max() / scale) for a, b, scale in columns)
-            yield _Measurement(
-                loss=case.name,
-                dtype=str(dtype).removeprefix("torch."),
-                split=split,
-                dp_size=dp_size,
-                value_error=value_error,
-                gradient_error=gradient_error,
-                tolerance=TOLERANCE[dtype],
-                split_dependent=case.split_dependent,
-                constant=constant,
-            )
+            of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)
+            name, of_case = str(dtype).removeprefix("torch."), (case.split_dependent, constant)
+            errors = of_value, of_gradient, TOLERANCE[dtype]
+            yield _Measurement(case.name, name, split, dp_size, *errors, *of_case)
 
 
 def is_constant(case: Case, seed: int, dtype: torch.dtype) -> bool:
