@@ -34,7 +34,7 @@ def several_policies(config: DictConfig) -> bool:
     return trainer == FULLY_ASYNC_DRIVER or trainer.endswith("_async")
 
 
-def older_policy(config: DictConfig) -> str:
+def _older_policy(config: DictConfig) -> str:
     """Return why responses may be of an older policy than the one that is trained: a trainer, a cache, ""."""
     trainer = trainer_of(config)
     if several_policies(config) or trainer == ONE_STEP_OFF_DRIVER:
@@ -44,12 +44,12 @@ def older_policy(config: DictConfig) -> str:
 
 def _has_ratio_to_newer(config: DictConfig) -> bool:
     """Whether responses are of an older policy, and their old log-probs of a newer one."""
-    return bool(older_policy(config))
+    return bool(_older_policy(config))
 
 
 def wrote_another_policy(config: DictConfig) -> bool:
     """Whether some responses are of another policy than the one that is trained."""
-    return is_stored(config) or bool(older_policy(config))
+    return is_stored(config) or bool(_older_policy(config))
 
 
 WHOLE_RESPONSES = NoneWith(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +19,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
+from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo, mini_batch
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
-from grpo_verl_ext.verl_plugin.wire import BatchSteps
+from grpo_verl_ext.verl_plugin import wire
 
 _F64 = torch.float64
 ROWS_PER_PROMPT, MAX_RESPONSE_LENGTH, _PROMPT_LENGTH = 4, 24, 3
@@ -84,11 +86,13 @@ class Rollout:
         return torch.zeros_like(self.log_prob).scatter(1, ends, self.rewards[:, :1])
 
     @property
-    def steps(self) -> BatchSteps:
+    def steps(self) -> wire.BatchSteps:
         """Two steps for each response, one that ends in its middle and one at its end."""
         ends = torch.tensor([[max(0, length // 2 - 1), length - 1] for length in self.lengths])
         rewards = torch.stack([self.rewards[:, 0], self.rewards[:, 0].flip(0)], dim=1)
-        return BatchSteps(rewards.flatten(), torch.arange(len(ends)).repeat_interleave(2), ends.flatten())
+        return wire.BatchSteps(
+            rewards.flatten(), torch.arange(len(ends)).repeat_interleave(2), ends.flatten()
+        )
 
     def at_first(self) -> Rollout:
         """Return the same at the first update, whose policy is the old one."""
@@ -143,7 +147,7 @@ class Rollout:
         lengths = [self.lengths[row] for row in rows]
 
         def output(values: Tensor) -> Tensor:  # the last position of the prompt is about the first token
-            return jagged(pad(values, (_PROMPT_LENGTH - 1, 1))[rows], [_PROMPT_LENGTH + n for n in lengths])
+            return _jagged(pad(values, (_PROMPT_LENGTH - 1, 1))[rows], [_PROMPT_LENGTH + n for n in lengths])
 
         columns = {
             "responses": torch.zeros_like(self.response_mask),
@@ -154,17 +158,46 @@ class Rollout:
         }
         if self.rollout_is_weights is not None:
             columns["rollout_is_weights"] = self.rollout_is_weights
-        fields = {name: jagged(values[rows], lengths) for name, values in columns.items()}
+        fields = {name: _jagged(values[rows], lengths) for name, values in columns.items()}
         prompts = torch.zeros(len(rows), _PROMPT_LENGTH, dtype=torch.int64)
-        fields["prompts"] = jagged(prompts, [_PROMPT_LENGTH] * len(rows))
+        fields["prompts"] = _jagged(prompts, [_PROMPT_LENGTH] * len(rows))
         data = TensorDict(fields, batch_size=len(rows))
         counts = {"batch_num_tokens": int(self.response_mask.sum()), "global_batch_size": len(self.lengths)}
         tu.assign_non_tensor(data, dp_size=dp_size, **counts)
         entropy = {"entropy": output(self.entropy)} if with_entropy else {}
         return {"log_probs": output(self.log_prob)} | entropy, data
 
+    def value_and_gradient(
+        self, actor: Any, ranks: list[list[list[int]]], groups: gvpo.GroupRows | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return L, and its gradient by log-probs and entropies: (2, B, T), combined from parts as verl does.
 
-def jagged(values: Tensor, lengths: Iterable[int]) -> Tensor:
+        Args:
+            actor: verl's dataclass.
+            ranks: the micro-batches of each rank.
+            groups: of all rows, which a worker of this package passes to the loss; None in one of verl's.
+        """
+        log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
+        rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
+        statistic = rows.statistic(actor) if groups else None
+        for numbers in (numbers for rank in ranks for numbers in rank):
+            output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
+            width = max(rows.lengths[number] for number in numbers)
+            with ExitStack() as stack:
+                if groups:
+                    columns: Any = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
+                    stack.enter_context(wire.GROUPS.set(gvpo.GroupRows(*columns)))
+                if statistic is not None:
+                    stack.enter_context(wire.STATISTIC.set(statistic[numbers, :width]))
+                loss, _ = ppo_loss(actor, output, data)
+            if loss.requires_grad:
+                (loss / len(ranks)).backward()
+            value += loss.detach() / len(ranks)
+        gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in (log_prob, entropy)]
+        return value, torch.stack(gradients)
+
+
+def _jagged(values: Tensor, lengths: Iterable[int]) -> Tensor:
     """Return the beginnings of rows as a nested tensor."""
     rows = [row[:length] for row, length in zip(values, lengths, strict=True)]
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)

@@ -24,11 +24,9 @@ from verl.trainer.ppo.core_algos import get_kl_controller
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty, compute_advantage
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
-from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, cut, synthetic_rollout
@@ -43,16 +41,15 @@ _BUDGET = "data.max_response_length"
 _IN_TOKENS = (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length")
 """Keys that are, or may be, the response budget."""
 _BOUNDS = (*(f"{ACTOR}.{name}" for name in CLIPS), f"{POLICY_LOSS}.off_policy_mask_threshold")
-MISSING: Any = object()
 
 
 def changed(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
-    """Return a copy with other values of some keys, and without those whose value is `MISSING`."""
+    """Return a copy with other values of some keys, and without those whose value is ``...``."""
     copied = copy.deepcopy(config)
     with open_dict(copied):
         for key, value in values.items():
             section, _, name = key.rpartition(".")
-            if value is MISSING:
+            if value is ...:
                 OmegaConf.select(copied, section).pop(name, None)
             else:
                 OmegaConf.update(copied, key, value, force_add=True)
@@ -195,40 +192,9 @@ class Training:
             of_anchor = {wire.Field.OLD_LOG_PROBS: None, wire.Field.TEACHER_LOG_PROB: rows.teacher}
             of_ref = sequence_sums(rows.ref_log_prob, rows.response_mask)
             groups = rows.groups(alpha_of(self.actor.policy_loss), of_anchor.get(self._anchor, of_ref))
-        return value_and_gradient(self.actor, rows, ranks or cut(rows.lengths, "whole", 1), groups)
+        return rows.value_and_gradient(self.actor, ranks or cut(rows.lengths, "whole", 1), groups)
 
     def weights(self, ranks: list[list[list[int]]] | None = None, old_shift: float = 0.0) -> Tensor:
         """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,)."""
         _, gradient = self.value_and_gradient(ranks, old_shift)
         return -gradient[:, self.rollout.given].flatten()
-
-
-def value_and_gradient(
-    actor: Any, rows: Rollout, ranks: list[list[list[int]]], groups: GroupRows | None
-) -> tuple[Tensor, Tensor]:
-    """Return L and its gradient (2, B, T), combined from parts as verl does.
-
-    Args:
-        actor: verl's dataclass.
-        rows: a mini-batch.
-        ranks: the micro-batches of each rank.
-        groups: of all rows, which a worker of this package passes to the loss; None in one of verl's.
-    """
-    log_prob, entropy = (each.detach().clone().requires_grad_() for each in (rows.log_prob, rows.entropy))
-    rows, value = replace(rows, log_prob=log_prob, entropy=entropy), torch.zeros_like(rows.log_prob[0, 0])
-    statistic = rows.statistic(actor) if groups else None
-    for numbers in (numbers for rank in ranks for numbers in rank):
-        output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
-        width = max(rows.lengths[number] for number in numbers)
-        with ExitStack() as stack:
-            if groups:
-                columns: Any = (each[numbers] for each in vars(groups).values() if isinstance(each, Tensor))
-                stack.enter_context(wire.GROUPS.set(GroupRows(*columns)))
-            if statistic is not None:
-                stack.enter_context(wire.STATISTIC.set(statistic[numbers, :width]))
-            loss, _ = ppo_loss(actor, output, data)
-        if loss.requires_grad:
-            (loss / len(ranks)).backward()
-        value += loss.detach() / len(ranks)
-    gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in (log_prob, entropy)]
-    return value, torch.stack(gradients)

@@ -22,7 +22,7 @@ from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, Algorithm, Estimator, T
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.proof.batch import Rollout, cut
-from grpo_verl_ext.proof.gradient import MISSING, Prepared, Training, changed, of_probe, rollout_for
+from grpo_verl_ext.proof.gradient import Prepared, Training, changed, of_probe, rollout_for
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity, as_typed
 from grpo_verl_ext.utils.keys import (
@@ -59,7 +59,7 @@ _OF_ESTIMATOR = {"scale_rewards", "mask_truncated_completions", "gvpo_anchor"}
 """Options of ``algorithm.grpo_ext`` likewise."""
 
 
-class Weights(NamedTuple):
+class _Weights(NamedTuple):
     """−∂L/∂log π at the first update on a rollout, and at a later one."""
 
     first: Tensor
@@ -71,7 +71,7 @@ class Weights(NamedTuple):
         finite = self.first.isfinite().all() and self.later.isfinite().all()
         return bool(finite and self.later.any())
 
-    def distance(self, other: Weights) -> float:
+    def distance(self, other: _Weights) -> float:
         """‖g − other‖/‖other‖, the larger of the two updates'; infinite for NaN."""
         return max(_distance(self.first, other.first), _distance(self.later, other.later))
 
@@ -110,7 +110,7 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
         return
     try:
         training = Training(prepared, probe.rollout)
-        found = Weights(Training(prepared, probe.rollout.at_first()).weights(), training.weights())
+        found = _Weights(Training(prepared, probe.rollout.at_first()).weights(), training.weights())
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
         yield Finding("refused", *_refused(probe, error))
         return
@@ -205,16 +205,16 @@ def _ratio(config: DictConfig, training: Training, later: Tensor) -> Iterator[Pr
         )
 
 
-def _promised(algorithm: Algorithm, config: DictConfig, rollout: Rollout) -> Weights:
+def _promised(algorithm: Algorithm, config: DictConfig, rollout: Rollout) -> _Weights:
     """Return what the record of a preset says of a rollout."""
     both, prepared = (rollout.at_first(), rollout), Prepared(config)
-    return Weights(*(reference_weights(algorithm, prepared, each) for each in both))
+    return _Weights(*(reference_weights(algorithm, prepared, each) for each in both))
 
 
-def _another(probe: _Probe, algorithm: Algorithm, papers: DictConfig, found: Weights) -> Iterator[Problem]:
+def _another(probe: _Probe, algorithm: Algorithm, papers: DictConfig, found: _Weights) -> Iterator[Problem]:
     config, promise = probe.config, _promised(algorithm, papers, probe.rollout)
 
-    def keeps(weights: Weights | None) -> bool:
+    def keeps(weights: _Weights | None) -> bool:
         return weights is not None and weights.distance(promise) <= TOLERANCE
 
     if keeps(found):
@@ -276,7 +276,7 @@ def unread(config: DictConfig, words: Sequence[str], default: DictConfig) -> Ite
 def _set_by(
     words: Sequence[str], config: DictConfig, default: DictConfig | None, algorithm: Algorithm | None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of words that a gradient could read, with their values without it, or `MISSING`."""
+    """Yield the keys of words that a gradient could read, with their values without it, or ``...``."""
     leaves = PRESETS[algorithm.name].leaves if algorithm is not None else {}
     for key in dict.fromkeys(map(key_of, words)):
         section, _, name = key.rpartition(".")
@@ -286,8 +286,8 @@ def _set_by(
         if not reads.get(section, key.startswith(("algorithm.", POLICY_LOSS))) or key.startswith(_UNSEEN):
             continue
         of_verl = {} if default is None else OmegaConf.select(default, section) or {}
-        usual = leaves.get(key, of_verl.get(name, MISSING))
-        if usual is MISSING or setting(config, key) != usual:
+        usual = leaves.get(key, of_verl.get(name, ...))
+        if usual is ... or setting(config, key) != usual:
             yield key, usual
 
 
@@ -295,11 +295,11 @@ def _without(key: str) -> Line:
     return Line(without=(key,), more=f"the same command without {key}")
 
 
-def _quietly(config: DictConfig, rollout: Rollout) -> Weights | None:
+def _quietly(config: DictConfig, rollout: Rollout) -> _Weights | None:
     """Return the weights; None where verl or an estimator or loss raises."""
     try:
         prepared = Prepared(config)
-        return Weights(*(Training(prepared, each).weights() for each in (rollout.at_first(), rollout)))
+        return _Weights(*(Training(prepared, each).weights() for each in (rollout.at_first(), rollout)))
     except Exception:  # noqa: BLE001  # the caller asks whether it does
         return None
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from verl.workers.config import ActorConfig
 
 from grpo_verl_ext.catalogue import LOSSES, PRESETS, Preset
-from grpo_verl_ext.proof import gradient
 from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT, Rollout, synthetic_rollout
 from grpo_verl_ext.proof.invariance import Case
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
@@ -35,5 +34,5 @@ def value_and_gradient(
     config: ActorConfig, batch: Rollout, ranks: list[list[list[int]]]
 ) -> tuple[Tensor, Tensor]:
     """L, and its gradient by log-probs, and by entropies where they count: (N,), or (2 N,)."""
-    value, of_both = gradient.value_and_gradient(config, batch, ranks, batch.groups())
+    value, of_both = batch.value_and_gradient(config, ranks, batch.groups())
     return value, of_both[: 2 if config.entropy_coeff else 1, batch.given].flatten()
