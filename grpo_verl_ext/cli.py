@@ -186,7 +186,7 @@ def _invariance(
     *,
     as_json: _AsJson = False,
     include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
-    seed: Annotated[int, typer.Option(help="Draw the random mini-batch with this seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Draw the rollout with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
     loss_agg_mode: Annotated[
         str | None, typer.Option(help="Use this actor.loss_agg_mode with --loss, not token-mean.")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mini_batches import ragged_batch
 from processes import Python
 from torch import Tensor
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
@@ -23,7 +24,7 @@ from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.vespo import VESPO
-from grpo_verl_ext.proof.batch import RaggedBatch, ragged_batch
+from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
@@ -119,17 +120,10 @@ def test_a_later_update_of_gvpo_is_its_formula() -> None:
 # The same as what verl calls
 
 
-def padded(rows: list[Tensor]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-
-
-def exact(batch: RaggedBatch) -> RaggedBatch:
+def exact(batch: Rollout) -> Rollout:
     """Log-probs as multiples of 1/64, whose sums have no rounding in whatever order."""
-
-    def rounded(rows: list[Tensor]) -> list[Tensor]:
-        return [(64 * row).round() / 64 for row in rows]
-
-    return replace(batch, log_prob=rounded(batch.log_prob), old_log_prob=rounded(batch.old_log_prob))
+    log_prob, old = ((64 * each).round() / 64 for each in (batch.log_prob, batch.old_log_prob))
+    return replace(batch, log_prob=log_prob, old_log_prob=old)
 
 
 def verls_config(algorithm: Algorithm, tokens: int) -> ActorConfig:
@@ -161,12 +155,11 @@ def groups_by_hand(log_prob: Tensor, old: Tensor, mask: Tensor) -> GroupRows:
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_the_registered_loss(name: str, dtype: torch.dtype) -> None:
     algorithm, batch = catalogue.ALGORITHMS[name], exact(ragged_batch(dtype))
-    written = [row[p - 1 : -1] for row, p in zip(batch.log_prob, batch.prompt_lengths, strict=True)]
-    log_prob, old, advantages = map(padded, (written, batch.old_log_prob, batch.advantages))
-    mask = padded(batch.response_mask)
+    log_prob, old, advantages = batch.log_prob, batch.old_log_prob, batch.advantages
+    mask = batch.response_mask
     config = verls_config(algorithm, int(mask.sum()))
     first, second = log_prob.clone().requires_grad_(), log_prob.clone().requires_grad_()
-    statistic = batch.statistic(config, list(range(16)))
+    statistic = batch.statistic(config)
     with wire.GROUPS.set(groups_by_hand(log_prob, old, mask)), wire.STATISTIC.set(statistic):
         expected, metrics = POLICY_LOSS_REGISTRY[algorithm.loss.name](
             old_log_prob=old, log_prob=first, advantages=advantages, response_mask=mask, config=config
@@ -197,8 +190,7 @@ OUTCOMES = [
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_rewards_become_the_advantages_of_the_registered_estimator(name: str) -> None:
     algorithm, batch = catalogue.ALGORITHMS[name], exact(ragged_batch(torch.float32))
-    written = [row[p - 1 : -1] for row, p in zip(batch.log_prob, batch.prompt_lengths, strict=True)]
-    log_prob, old, mask = padded(written), padded(batch.old_log_prob), padded(batch.response_mask)
+    log_prob, old, mask = batch.log_prob, batch.old_log_prob, batch.response_mask
     rewards = torch.rand(16, generator=torch.Generator().manual_seed(1))
     of_tokens = torch.zeros(mask.shape)
     of_tokens[:, 0] = rewards

@@ -5,13 +5,11 @@ from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.utils.keys import ACTOR
 
-CISPO_LOSS = VerlsLoss("cispo", settings=(check_clip_range,))
-
 CISPO = Algorithm(
     "cispo",
     "arXiv 2506.13585",
     GRPO_OUTCOME,
-    CISPO_LOSS,
+    VerlsLoss("cispo", settings=(check_clip_range,)),
     "token-mean",
     fixed=(f"{ACTOR}.clip_ratio_low",),  # its weights have no lower bound (§3.1)
     title="MiniMax, MiniMax-M1",

@@ -14,7 +14,7 @@ from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 _NAME = "gvpo_distill"
 
 
-def no_reward(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Baseline`
+def _no_reward(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Baseline`
     """0 for every response, whatever its reward: (B,) → (B,). GVPO's only target is then its anchor."""
     return rewards.new_zeros(rewards.shape)
 
@@ -24,8 +24,8 @@ GVPO_DISTILL = Algorithm(
     "arXiv 2609.21432",
     Estimator(
         _NAME,
-        str(no_reward.__doc__),
-        no_reward,
+        str(_no_reward.__doc__),
+        _no_reward,
         sums_to_zero=True,
         needs_teacher=True,
         one_output=ONE_OUTPUT,

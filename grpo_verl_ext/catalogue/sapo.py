@@ -3,13 +3,11 @@
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 
-SAPO_LOSS = VerlsLoss("sapo")
-
 SAPO = Algorithm(
     "sapo",
     "arXiv 2511.20347",
     GRPO_OUTCOME,
-    SAPO_LOSS,
+    VerlsLoss("sapo"),
     "seq-mean-token-mean",
     title="Gao et al., Soft Adaptive Policy Optimization",
     fixes="a hard clip: a smooth gate takes its place",

@@ -1,197 +1,278 @@
-"""A random mini-batch of responses of different lengths, its cuts, and parts as verl's engine passes them."""
+"""A synthetic rollout that has what tells two algorithms apart, its cuts, and its parts as verl passes them.
 
-from collections.abc import Callable
+Responses at the budget, of one token and in between, with tokens of a tool, one without any token left;
+groups of three to five; two rewards and two steps each; a policy that has moved by nothing to far outside of
+every clip, and rows of one token on both sides of each bound that a configuration has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torch.nn.functional import pad
 from verl.utils import tensordict_utils as tu
+from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
+from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo, mini_batch
+from grpo_verl_ext.algorithms.aggregation import sequence_sums
+from grpo_verl_ext.verl_plugin import wire
 
-ROWS_PER_PROMPT = 4
-_NUM_ROWS = 16
-MAX_RESPONSE_LENGTH = 24
-_MAX_TOKENS = 48
-"""Budget of a micro-batch in `_dynamic`."""
-
-RowNumbers = list[int]
+_F64 = torch.float64
+ROWS_PER_PROMPT, MAX_RESPONSE_LENGTH, _PROMPT_LENGTH = 4, 24, 3
+_SIZES, _LENGTHS = (4, 4, 3, 5), (24, 24, 1, 7, 12, 3, 24, 9, 5, 1, 16, 8, 20, 2, 11, 6)
+_DRIFTS = (1e-4, 0.02, 0.3, 1.0)
+_TOOL_ROWS, _EMPTY_ROW, _FALLEN_ROW, _OTHER_ENGINE_ROW = {0: 0, 10: 1, 12: 2}, 15, 1, 4
+"""Row → the third of its tokens that a tool wrote; the row whose tokens were all rejected; a worse response
+that has become much less likely, though some of its tokens have not; one far outside of a correction's."""
+_BESIDE, _OLD, _SMALLEST = 0.004, 0.3, 0.01
+"""Of the rows beside a bound: relative distance from it, old probability, smallest ratio and inverse of the
+largest, at which verl does not yet cut off k3 of a KL."""
 
 
 @dataclass(frozen=True)
-class RaggedBatch:
-    """Rows of different lengths, as in verl's workers, a list entry per row; those of a prompt are adjacent.
+class Rollout:
+    """Responses whose ``log_prob`` is the policy at a later update, and what else verl's trainer has of them.
+
+    Tensors are (B, T), and 0 after the end of a response.
 
     Attributes:
         prompt: (B,) int64, number of each row's prompt.
-        prompt_lengths: tokens of each prompt, ≥ 1.
-        response_mask: (T_i,) int64; some responses contain tokens that the policy did not write.
-        log_prob: (prompt + response,) each, the model's output before it is cut to the response; nats.
-        entropy: the same of the distribution at each token.
-        old_log_prob: (T_i,) each, as are ``ref_log_prob`` and ``advantages``.
+        lengths: tokens of each response.
+        response_mask: int64, 1 at those that the policy wrote.
+        rollout_log_prob: of the engine that sampled.
+        values: of a critic.
+        rewards: (B, M) by M reward functions; the first is the one that verl sees.
+        teacher: (B,) log π_T(y).
+        rollout_is_weights: of a rollout correction.
     """
 
     prompt: Tensor
-    prompt_lengths: list[int]
-    response_mask: list[Tensor]
-    log_prob: list[Tensor]
-    entropy: list[Tensor]
-    old_log_prob: list[Tensor]
-    ref_log_prob: list[Tensor]
-    advantages: list[Tensor]
-
-    def __len__(self) -> int:
-        return len(self.prompt_lengths)
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each row, prompt and response."""
-        return [len(row) for row in self.log_prob]
+    lengths: list[int]
+    response_mask: Tensor
+    log_prob: Tensor
+    entropy: Tensor
+    old_log_prob: Tensor
+    ref_log_prob: Tensor
+    rollout_log_prob: Tensor
+    values: Tensor
+    advantages: Tensor
+    rewards: Tensor
+    teacher: Tensor
+    rollout_is_weights: Tensor | None = None
 
     @property
-    def num_tokens(self) -> int:
-        """N: response tokens that the policy wrote."""
-        return sum(int(mask.sum()) for mask in self.response_mask)
+    def given(self) -> Tensor:
+        """Which positions are tokens of a response: (B, T) bool."""
+        return torch.arange(self.log_prob.shape[1]) < torch.tensor(self.lengths).unsqueeze(-1)
 
-    def with_fresh_gradients(self) -> "RaggedBatch":
-        """Return a copy whose ``log_prob`` and ``entropy`` are leaves without a gradient."""
-        return replace(self, log_prob=_leaves(self.log_prob), entropy=_leaves(self.entropy))
+    @property
+    def prompts(self) -> list[str]:
+        """The prompt id of each row, as verl's ``uid``."""
+        return [f"prompt{number}" for number in self.prompt.tolist()]
 
-    def groups(self, rows: RowNumbers, alpha: float = 0.0, anchor: Tensor | None = None) -> gvpo.GroupRows:
-        """Return the groups of some rows, with Δ̄ at the mini-batch's policy, as a worker gives the loss.
+    @property
+    def scores(self) -> Tensor:
+        """The first reward at the last token of each response: (B, T)."""
+        ends = torch.tensor(self.lengths).unsqueeze(-1) - 1
+        return torch.zeros_like(self.log_prob).scatter(1, ends, self.rewards[:, :1])
+
+    @property
+    def steps(self) -> wire.BatchSteps:
+        """Two steps for each response, one that ends in its middle and one at its end."""
+        ends = torch.tensor([[max(0, length // 2 - 1), length - 1] for length in self.lengths])
+        rewards = torch.stack([self.rewards[:, 0], self.rewards[:, 0].flip(0)], dim=1)
+        return wire.BatchSteps(
+            rewards.flatten(), torch.arange(len(ends)).repeat_interleave(2), ends.flatten()
+        )
+
+    def at_first(self) -> Rollout:
+        """Return the same at the first update, whose policy is the old one."""
+        return replace(self, log_prob=self.old_log_prob)
+
+    def to(self, dtype: torch.dtype) -> Rollout:
+        """Return the same with other floating-point numbers."""
+        tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
+        changed: dict[str, Any] = {name: x.to(dtype) for name, x in tensors.items() if x.is_floating_point()}
+        return replace(self, **changed)
+
+    def groups(self, alpha: float = 0.0, anchor: Tensor | None = None) -> gvpo.GroupRows:
+        """Return the groups, with Δ̄ at the policy before the update, as a worker gives them to the loss.
 
         Args:
-            rows: the rows.
             alpha: α of the weights |y|^(−α).
             anchor: log π′(y) of each response, (B,); None where the anchor is the old policy.
         """
-        index, member, size = self._prompts()
-        weight = gvpo.length_weight(torch.stack([mask.sum() for mask in self.response_mask]), alpha)
+        member, size = self._members()
+        weight = gvpo.length_weight(self.response_mask.sum(-1), alpha)
 
-        def mean(log_prob: Tensor) -> Tensor:
-            sums = gvpo.drift_sums(log_prob, index, member, int(index.max()) + 1)
-            return gvpo.mean_drift(sums, index, member, size)
+        def mean(values: Tensor) -> Tensor:
+            sums = gvpo.drift_sums(values, self.prompt, member, len(member))
+            return gvpo.mean_drift(sums, self.prompt, member, size)
 
-        new, old = (weight * self.sums(each).double() for each in (self.written(), self.old_log_prob))
-        old_deviation = old - mean(old)
-        deviation = old_deviation if anchor is None else weight * anchor - mean(weight * anchor)
-        return gvpo.GroupRows(
-            index[rows], size[rows], mean(new - old)[rows], old_deviation[rows], deviation[rows]
-        )
+        both = self.log_prob.detach(), self.old_log_prob
+        new, old = (weight * sequence_sums(each.double(), self.response_mask) for each in both)
+        anchors = old if anchor is None else weight * anchor
+        return gvpo.GroupRows(self.prompt, size, mean(new - old), old - mean(old), anchors - mean(anchors))
 
-    def written_gradients(self, leaves: list[Tensor]) -> list[Tensor]:
-        """Return the gradients at the tokens of the responses, 0 where there is none: (T_i,) each."""
-        grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-        return _written(grads, self.prompt_lengths)
+    def _members(self) -> tuple[Tensor, Tensor]:
+        """Return which responses have tokens, and how many of their prompt's have: (B,) each."""
+        member = self.response_mask.any(-1)
+        return member, self.prompt.bincount(weights=member)[self.prompt].long()
 
-    def sums(self, log_prob: list[Tensor]) -> Tensor:
-        """Return the sum over each response's own tokens: (B,)."""
-        columns = zip(log_prob, self.response_mask, strict=True)
-        return torch.stack([(row.detach() * mask).sum() for row, mask in columns])
-
-    def _prompts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the prompt of each row, whether it has tokens, and how many of the prompt's have: (B,)."""
-        index = self.prompt
-        member = torch.stack([mask.any() for mask in self.response_mask])
-        return index, member, index.bincount(weights=member)[index].long()
-
-    def written(self) -> list[Tensor]:
-        """Return the log-probs at the tokens of the responses: (T_i,) each."""
-        return _written(self.log_prob, self.prompt_lengths)
-
-    def statistic(self, config: Any, rows: RowNumbers) -> Tensor | None:
-        """Return what the configured loss needs of all rows for the tokens of some, padded: (B, T)."""
-        loss = catalogue.LOSSES.get(str(config.policy_loss.loss_mode))
+    def statistic(self, config: Any) -> Tensor | None:
+        """Return what the configured loss needs of the mini-batch, for each token: (B, T)."""
+        loss, mask = catalogue.LOSSES.get(str(config.policy_loss.loss_mode)), self.response_mask.bool()
         if loss is None or loss.needs is None:
             return None
-        masks = [mask.bool() for mask in self.response_mask]
-        written, lengths = self.written(), torch.stack([mask.sum() for mask in masks])
-        columns = [torch.cat(each).detach() for each in (written, self.old_log_prob, self.advantages)]
-        prompt, _, size = self._prompts()
-        part = mini_batch.PartOfRows(
-            torch.stack(columns)[:, torch.cat(masks)],
-            torch.stack([lengths, torch.arange(len(self)), prompt, size]),
-        )
         compute = loss.needs.compute
+        columns = torch.stack([self.log_prob.detach(), self.old_log_prob, self.advantages])
+        rows = mask.sum(-1), torch.arange(len(mask)), self.prompt, self._members()[1]
+        part = mini_batch.PartOfRows(columns[:, mask], torch.stack(rows))
         values = mini_batch.evaluated(lambda each: compute(each, config), [part], own=0, seed=0)
-        of_rows = torch.split(values.to(columns[0].dtype), lengths.tolist())
-        padded = [torch.zeros(len(masks[row]), dtype=columns[0].dtype) for row in rows]
-        for row, tokens in zip(rows, padded, strict=True):
-            tokens[masks[row]] = of_rows[row]
-        return torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
+        return torch.zeros_like(columns[0]).masked_scatter(mask, values.to(columns.dtype))
+
+    def micro_batch(
+        self, rows: list[int], dp_size: int, *, with_entropy: bool = False
+    ) -> tuple[dict[str, Tensor], TensorDict]:
+        """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
+        lengths = [self.lengths[row] for row in rows]
+
+        def output(values: Tensor) -> Tensor:  # the last position of the prompt is about the first token
+            return _jagged(pad(values, (_PROMPT_LENGTH - 1, 1))[rows], [_PROMPT_LENGTH + n for n in lengths])
+
+        columns = {
+            "responses": torch.zeros_like(self.response_mask),
+            "response_mask": self.response_mask,
+            "old_log_probs": self.old_log_prob,
+            "ref_log_prob": self.ref_log_prob,
+            "advantages": self.advantages,
+        }
+        if self.rollout_is_weights is not None:
+            columns["rollout_is_weights"] = self.rollout_is_weights
+        fields = {name: _jagged(values[rows], lengths) for name, values in columns.items()}
+        prompts = torch.zeros(len(rows), _PROMPT_LENGTH, dtype=torch.int64)
+        fields["prompts"] = _jagged(prompts, [_PROMPT_LENGTH] * len(rows))
+        data = TensorDict(fields, batch_size=len(rows))
+        counts = {"batch_num_tokens": int(self.response_mask.sum()), "global_batch_size": len(self.lengths)}
+        tu.assign_non_tensor(data, dp_size=dp_size, **counts)
+        entropy = {"entropy": output(self.entropy)} if with_entropy else {}
+        return {"log_probs": output(self.log_prob)} | entropy, data
+
+    def value_and_gradient(
+        self, actor: Any, ranks: list[list[list[int]]], groups: gvpo.GroupRows | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return L, and its gradient by log-probs and entropies: (2, B, T), combined from parts as verl does.
+
+        Args:
+            actor: verl's dataclass.
+            ranks: the micro-batches of each rank.
+            groups: of all rows, which a worker of this package passes to the loss; None in one of verl's.
+        """
+        log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
+        rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
+        statistic = rows.statistic(actor) if groups else None
+        for numbers in (numbers for rank in ranks for numbers in rank):
+            output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
+            width = max(rows.lengths[number] for number in numbers)
+            with ExitStack() as stack:
+                if groups:
+                    columns: Any = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
+                    stack.enter_context(wire.GROUPS.set(gvpo.GroupRows(*columns)))
+                if statistic is not None:
+                    stack.enter_context(wire.STATISTIC.set(statistic[numbers, :width]))
+                loss, _ = ppo_loss(actor, output, data)
+            if loss.requires_grad:
+                (loss / len(ranks)).backward()
+            value += loss.detach() / len(ranks)
+        gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in (log_prob, entropy)]
+        return value, torch.stack(gradients)
 
 
-def ragged_batch(dtype: torch.dtype, seed: int = 0) -> RaggedBatch:
-    """Draw random rows, with ratios inside and outside the clip range.
+def _jagged(values: Tensor, lengths: Iterable[int]) -> Tensor:
+    """Return the beginnings of rows as a nested tensor."""
+    rows = [row[:length] for row, length in zip(values, lengths, strict=True)]
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
-    `ROWS_PER_PROMPT` rows answer one prompt; the last row is padding, so the last prompt has one less.
+
+def synthetic_rollout(bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> Rollout:
+    """Draw a rollout in float64, always the same one of a seed.
+
+    Args:
+        bounds: numbers in the configuration at which a loss may clip, truncate or mask.
+        num_rewards: M ≥ 1.
+        seed: of the numbers; lengths, groups and masks are the same with all.
     """
     generator = torch.Generator().manual_seed(seed)
+    beside = [pair for bound in sorted({*bounds}) for pair in _beside(bound)]
+    sizes, lengths = [*_SIZES, *[4] * (len(beside) // 4)], [*_LENGTHS, *[1] * len(beside)]
+    row = torch.arange(len(lengths))
+    given = torch.arange(MAX_RESPONSE_LENGTH) < torch.tensor(lengths).unsqueeze(-1)
+    mask = given.long()
+    for number, third in _TOOL_ROWS.items():
+        mask[number, : lengths[number]].tensor_split(3)[third].zero_()
+    mask[_EMPTY_ROW] = 0
 
-    def normal(size: int, scale: float) -> Tensor:
-        return scale * torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape or given.shape, generator=generator, dtype=_F64)
 
-    rows = _NUM_ROWS
-    prompts = torch.randint(1, 6, (rows,), generator=generator).tolist()
-    lengths = torch.randint(1, MAX_RESPONSE_LENGTH + 1, (rows,), generator=generator).tolist()
-    masks = [torch.ones(length, dtype=torch.int64) for length in lengths]
-    masks[-1][:] = 0  # padding
-    for third, mask in enumerate(sorted(masks[:-1], key=len)[-3:]):
-        mask.tensor_split(3)[third].zero_()  # tokens of a tool: at the start, in the middle, at the end
-    log_prob = [-1 + normal(p + t, 0.5) for p, t in zip(prompts, lengths, strict=True)]
-    written = _written(log_prob, prompts)
-    return RaggedBatch(
-        prompt=torch.arange(rows) // ROWS_PER_PROMPT,
-        prompt_lengths=prompts,
-        response_mask=masks,
-        log_prob=log_prob,
-        old_log_prob=[row + normal(len(row), 0.3) for row in written],
-        ref_log_prob=[row + normal(len(row), 0.3) for row in written],
-        advantages=[normal(1, 1.0) * mask for mask in masks],
-        entropy=[normal(len(row), 1.0).abs() for row in log_prob],
-    )
-
-
-def _leaves(rows: list[Tensor]) -> list[Tensor]:
-    return [row.detach().clone().requires_grad_() for row in rows]
-
-
-def _written(log_prob: list[Tensor], prompt_lengths: list[int]) -> list[Tensor]:
-    """Cut the model's output to the response: (T_i,) each."""
-    return [row[prompt - 1 : -1] for row, prompt in zip(log_prob, prompt_lengths, strict=True)]
-
-
-def micro_batch(
-    mini_batch: RaggedBatch, rows: RowNumbers, dp_size: int, *, with_entropy: bool = False
-) -> tuple[dict[str, Tensor], TensorDict]:
-    """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
-
-    def nested(values: list[Tensor]) -> Tensor:
-        return torch.nested.as_nested_tensor([values[row] for row in rows], layout=torch.jagged)
-
-    data = TensorDict(
-        {
-            "prompts": nested(
-                [torch.zeros(length, dtype=torch.int64) for length in mini_batch.prompt_lengths]
-            ),
-            "responses": nested([torch.zeros_like(mask) for mask in mini_batch.response_mask]),
-            "response_mask": nested(mini_batch.response_mask),
-            "old_log_probs": nested(mini_batch.old_log_prob),
-            "ref_log_prob": nested(mini_batch.ref_log_prob),
-            "advantages": nested(mini_batch.advantages),
-        },
-        batch_size=len(rows),
-    )
-    counts = {"batch_num_tokens": mini_batch.num_tokens, "global_batch_size": len(mini_batch)}
-    tu.assign_non_tensor(data, dp_size=dp_size, **counts)
-    entropy = {"entropy": nested(mini_batch.entropy)} if with_entropy else {}
-    return {"log_probs": nested(mini_batch.log_prob)} | entropy, data
+    old = (0.5 * normal() - 1).clamp(max=-0.05)
+    new = (old + torch.tensor(_DRIFTS, dtype=_F64)[row % len(_DRIFTS), None] * normal()).clamp(max=-1e-3)
+    new[_FALLEN_ROW, ::2] -= 1.4
+    old[len(_LENGTHS) :, 0], new[len(_LENGTHS) :, 0] = torch.tensor(beside, dtype=_F64).view(-1, 2).T
+    rewards = torch.rand(len(lengths), num_rewards, generator=generator, dtype=_F64)
+    rewards[:, 0] = torch.where(row % 2 == 0, 1 + 0.1 * rewards[:, 0], 0)
+    sampled = old + 0.2 * normal()
+    sampled[_OTHER_ENGINE_ROW] += 3 * normal(MAX_RESPONSE_LENGTH).sign()
+    columns = {
+        "log_prob": new,
+        "entropy": normal().abs(),
+        "old_log_prob": old,
+        "ref_log_prob": (old + new) / 2 + 0.05 * normal(),
+        "rollout_log_prob": sampled,
+        "values": 0.1 * normal(),
+        "advantages": torch.zeros_like(old),
+    }
+    prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    teacher = (old * given).sum(-1) + normal(len(lengths))
+    tensors = {name: values * given for name, values in columns.items()}
+    return Rollout(prompt, lengths, mask, rewards=rewards, teacher=teacher, **tensors)
 
 
-def _shuffled(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa: ARG001  # as all
+def _beside(bound: float) -> Iterator[tuple[float, float]]:
+    """Yield (old, new) log-probs of four rows, two on each side, for each way to read a bound."""
+    for near, far in zip(*(_ratios(bound * factor) for factor in (1 - _BESIDE, 1 + _BESIDE)), strict=True):
+        if all(_SMALLEST < ratio < 1 / _SMALLEST for ratio in (near, far)):
+            old = min(math.log(_OLD), -math.log(max(near, far)) - 0.05)
+            for ratio in (near, near, far, far):
+                yield old, old + math.log(ratio)
+
+
+def _ratios(x: float) -> Iterator[float]:
+    """Yield the ratios that a bound may mean: 1 ± x, e^{±x}, x, or a distance x of probabilities, or a KL."""
+    x = min(x, 500)
+    yield from (1 + x, 1 - x, math.exp(x), math.exp(-x), x, 1 + x / _OLD, 1 - x / _OLD)
+    for end in (1 - 1e-9, 1e-9):
+        low, high = _OLD, end
+        for _ in range(60):
+            p = (low + high) / 2
+            kl = _OLD * math.log(_OLD / p) + (1 - _OLD) * math.log((1 - _OLD) / (1 - p))
+            low, high = (p, high) if kl < x else (low, p)
+        yield low / _OLD
+
+
+# Cuts
+
+
+def _shuffled(rows: list[int], _: list[int]) -> list[list[int]]:
     """Cut into two micro-batches of random size, with the rows in random order."""
     generator = torch.Generator().manual_seed(len(rows))
     order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
@@ -199,19 +280,16 @@ def _shuffled(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:  # noqa
     return [order[:middle], order[middle:]]
 
 
-def _dynamic(rows: RowNumbers, lengths: list[int]) -> list[RowNumbers]:
-    """Cut by a budget of tokens: longest rows first, each into the first micro-batch where it fits."""
-    parts: list[RowNumbers] = []
-    for row in sorted(rows, key=lambda row: -lengths[row]):
-        fitting = [part for part in parts if sum(lengths[r] for r in part) + lengths[row] <= _MAX_TOKENS]
-        if fitting:
-            fitting[0].append(row)
-        else:
-            parts.append([row])
-    return parts
+def _dynamic(rows: list[int], lengths: list[int]) -> list[list[int]]:
+    """Cut by a budget of tokens, two responses' at most, as verl does."""
+    own = [lengths[row] for row in rows]
+    parts = get_seqlen_balanced_partitions(
+        own, math.ceil(sum(own) / (2 * MAX_RESPONSE_LENGTH)), equal_size=False
+    )
+    return [[rows[each] for each in part] for part in parts]
 
 
-SPLITS: dict[str, Callable[[RowNumbers, list[int]], list[RowNumbers]]] = {
+SPLITS: dict[str, Callable[[list[int], list[int]], list[list[int]]]] = {
     "whole": lambda rows, _: [rows],
     "halves": lambda rows, _: [rows[: len(rows) // 2], rows[len(rows) // 2 :]],
     "singles": lambda rows, _: [[row] for row in rows],
@@ -222,8 +300,7 @@ SPLITS: dict[str, Callable[[RowNumbers, list[int]], list[RowNumbers]]] = {
 """Name → function that cuts a rank's rows into micro-batches, given the length of every row."""
 
 
-def cut(lengths: list[int], split: str, dp_size: int) -> list[list[RowNumbers]]:
+def cut(lengths: list[int], split: str, dp_size: int) -> list[list[list[int]]]:
     """Return the micro-batches of each rank; ranks get equally many rows, strided as by verl's balancing."""
     rows = list(range(len(lengths)))
-    ranks = [rows[rank::dp_size] for rank in range(dp_size)]
-    return [SPLITS[split](own, lengths) for own in ranks]
+    return [SPLITS[split](rows[rank::dp_size], lengths) for rank in range(dp_size)]

@@ -8,6 +8,7 @@ needed.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -18,49 +19,41 @@ import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_kl_controller
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty, compute_advantage
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.catalogue.gvpo import alpha_of
-from grpo_verl_ext.proof.batch import (
-    MAX_RESPONSE_LENGTH,
-    ROWS_PER_PROMPT,
-    RaggedBatch,
-    RowNumbers,
-    cut,
-    micro_batch,
-)
-from grpo_verl_ext.proof.rollout import F64, Rollout, synthetic_rollout
-from grpo_verl_ext.utils.keys import (
-    ACTOR,
-    BYPASS,
-    FULLY_ASYNC,
-    MODE,
-    ONE_STEP_OFF,
-    POLICY_LOSS,
-    ROLLOUT,
-    SCALE_FACTOR,
-    SECTION,
-    setting,
-)
+from grpo_verl_ext.catalogue.record import CLIPS
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, cut, synthetic_rollout
+from grpo_verl_ext.utils import keys
+from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHORS, anchored_targets
 
-_OTHER_DRIVERS = {FULLY_ASYNC, ONE_STEP_OFF}
+_OTHER_DRIVERS = {keys.FULLY_ASYNC, keys.ONE_STEP_OFF}
 _BUDGET = "data.max_response_length"
 _IN_TOKENS = (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length")
 """Keys that are, or may be, the response budget."""
-_BOUNDS = (
-    *(f"{ACTOR}.{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
-    f"{POLICY_LOSS}.off_policy_mask_threshold",
-)
+_BOUNDS = (*(f"{ACTOR}.{name}" for name in CLIPS), f"{POLICY_LOSS}.off_policy_mask_threshold")
+
+
+def changed(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
+    """Return a copy with other values of some keys, and without those whose value is ``...``."""
+    copied = copy.deepcopy(config)
+    with open_dict(copied):
+        for key, value in values.items():
+            section, _, name = key.rpartition(".")
+            if value is ...:
+                OmegaConf.select(copied, section).pop(name, None)
+            else:
+                OmegaConf.update(copied, key, value, force_add=True)
+    return copied
 
 
 def of_probe(config: DictConfig) -> DictConfig:
@@ -68,23 +61,20 @@ def of_probe(config: DictConfig) -> DictConfig:
 
     Numbers of tokens keep their ratio to the budget.
     """
-    own = copy.deepcopy(config)
     n, budget = setting(config, f"{ROLLOUT}.n"), setting(config, _BUDGET)
-    with open_dict(own):
-        for key in _IN_TOKENS:
-            value, (section, _, name) = setting(config, key), key.rpartition(".")
-            if isinstance(value, int | float) and not OmegaConf.is_interpolation(
-                OmegaConf.select(own, section), name
-            ):
-                scaled = value / budget * MAX_RESPONSE_LENGTH
-                OmegaConf.update(own, key, scaled if key == SCALE_FACTOR else max(1, round(scaled)))
-        if setting(config, f"{ACTOR}.rollout_n", n) == n:
-            OmegaConf.update(own, f"{ACTOR}.rollout_n", ROWS_PER_PROMPT)
-        OmegaConf.update(own, f"{ACTOR}.ppo_micro_batch_size", None)
-        OmegaConf.update(own, f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1)
-        OmegaConf.update(own, _BUDGET, MAX_RESPONSE_LENGTH)
-        OmegaConf.update(own, f"{ROLLOUT}.n", ROWS_PER_PROMPT)
-    return own
+    values = {
+        f"{ACTOR}.ppo_micro_batch_size": None,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+        f"{ROLLOUT}.n": ROWS_PER_PROMPT,
+        _BUDGET: MAX_RESPONSE_LENGTH,
+    }
+    if setting(config, f"{ACTOR}.rollout_n", n) == n:
+        values[f"{ACTOR}.rollout_n"] = ROWS_PER_PROMPT
+    for key in _IN_TOKENS:
+        if isinstance(value := setting(config, key), int | float):
+            scaled = value / budget * MAX_RESPONSE_LENGTH
+            values[key] = scaled if key == SCALE_FACTOR else max(1, round(scaled))
+    return changed(config, values)
 
 
 def rollout_for(*configs: DictConfig) -> Rollout:
@@ -101,61 +91,51 @@ class Prepared:
         config: the whole.
         algorithm: verl's section, resolved.
         actor: verl's dataclass of the actor.
+        is_ours: whether a trainer mode of this package trains.
     """
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
         self.algorithm: Any = OmegaConf.create(OmegaConf.to_container(config.algorithm, resolve=True))
         self.actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-
-    @cached_property
-    def is_ours(self) -> bool:
-        """Whether a trainer mode of this package trains."""
-        is_v1 = setting(self.config, "trainer.use_v1", True) and not _OTHER_DRIVERS & {*self.config}
-        return bool(is_v1) and setting(self.config, MODE) in TRAINER_MODES
+        is_v1 = setting(config, "trainer.use_v1", True) and not _OTHER_DRIVERS & {*config}
+        self.is_ours = bool(is_v1) and setting(config, keys.MODE) in TRAINER_MODES
 
 
 class Training:
-    """What verl would do with a configuration on a rollout, whose ``log_prob`` is the policy to update."""
+    """What verl would do with a configuration on a rollout, whose ``log_prob`` is the policy to update.
+
+    Attributes:
+        rollout: with the old log-probs of the training.
+    """
 
     def __init__(self, prepared: Prepared, rollout: Rollout) -> None:
         self._algorithm, self._config = prepared.algorithm, prepared.config
         self.actor, self._is_ours = prepared.actor, prepared.is_ours
-        is_bypassed = bool(setting(self._config, BYPASS))
-        self._rollout = rollout.with_old(rollout.rollout_log_prob) if is_bypassed else rollout
-
-    @property
-    def rows(self) -> RaggedBatch:
-        """The rollout's rows, with the old log-probs of the training."""
-        return self._rollout.rows
+        is_bypassed = setting(prepared.config, keys.BYPASS)
+        self.rollout = replace(rollout, old_log_prob=rollout.rollout_log_prob) if is_bypassed else rollout
+        self._rewards = setting(prepared.config, "algorithm.gdpo_reward_keys")
+        self._anchor = ANCHORS[str((prepared.algorithm.get("grpo_ext") or {}).get("gvpo_anchor", "old"))]
 
     @cached_property
     def scored(self) -> DataProto:
         """The padded batch with rewards, after KL and rollout correction, as verl's trainer has it."""
-        rows, algorithm = self._rollout.rows, self._algorithm
-        mask = pad_sequence(rows.response_mask, batch_first=True)
-        scores = torch.zeros(mask.shape, dtype=F64)
-        scores[torch.arange(len(mask)), [len(each) - 1 for each in rows.response_mask]] = (
-            self._rollout.rewards[:, 0]
-        )
+        rows, algorithm = self.rollout, self._algorithm
         columns = {
-            "response_mask": mask,
-            "token_level_scores": scores,
-            "token_level_rewards": scores,
-            "old_log_probs": pad_sequence(rows.old_log_prob, batch_first=True),
-            "ref_log_prob": pad_sequence(rows.ref_log_prob, batch_first=True),
-            "rollout_log_probs": pad_sequence(self._rollout.rollout_log_prob, batch_first=True),
-            "values": pad_sequence(self._rollout.values, batch_first=True),
+            "response_mask": rows.response_mask,
+            "token_level_scores": rows.scores,
+            "token_level_rewards": rows.scores,
+            "old_log_probs": rows.old_log_prob,
+            "ref_log_prob": rows.ref_log_prob,
+            "rollout_log_probs": rows.rollout_log_prob,
+            "values": rows.values,
             # What some of verl's own estimators ask for beside.
-            "reward_baselines": self._rollout.rewards[:, 0].mean().expand(len(mask)),
-            "sum_pi_squared": torch.full(mask.shape, 0.3, dtype=F64),
+            "reward_baselines": rows.rewards[:, 0].mean().expand(len(rows.lengths)),
+            "sum_pi_squared": torch.full_like(rows.log_prob, 0.3),
         }
-        names = setting(self._config, "algorithm.gdpo_reward_keys") or ()
-        others = {"uid": self._rollout.prompts} | dict(
-            zip(names, self._rollout.rewards.T.tolist(), strict=False)
-        )
+        others = dict(zip(self._rewards or (), rows.rewards.T.tolist(), strict=False)) | {"uid": rows.prompts}
         data = DataProto(
-            batch=TensorDict(columns, batch_size=len(mask)),
+            batch=TensorDict(columns, batch_size=len(rows.lengths)),
             non_tensor_batch={name: np.array(values, dtype=object) for name, values in others.items()},
         )
         if algorithm.use_kl_in_reward:
@@ -168,85 +148,53 @@ class Training:
         return data
 
     @cached_property
-    def advantages(self) -> Tensor:
-        """What the estimator makes of the rewards, as the loss gets it: (B, T)."""
-        algorithm = self._algorithm
+    def rows(self) -> Rollout:
+        """The rollout with what the loss gets: advantages, the mask that is left, and weights."""
+        algorithm, rollout, scored = self._algorithm, self.rollout, self.scored
+        told: dict[Any, Any] = {
+            wire.OUR_TRAINER: True,
+            wire.ROW_KEYS: [f"{prompt}_{row}_0" for row, prompt in enumerate(rollout.prompts)],
+            wire.STEPS: rollout.steps,
+            wire.SEVERAL_REWARDS: rollout.rewards[:, : len(self._rewards or (1, 2))],
+        }
         with ExitStack() as stack:
-            if self._is_ours:
-                stack.enter_context(wire.OUR_TRAINER.set(True))
-                stack.enter_context(wire.ROW_KEYS.set(self._rollout.keys))
-                stack.enter_context(wire.STEPS.set(self._rollout.steps))
-                names = setting(self._config, "algorithm.gdpo_reward_keys") or (1, 2)
-                rewards = self._rollout.rewards[:, : len(names)]
-                stack.enter_context(wire.SEVERAL_REWARDS.set(rewards))
-            data = compute_advantage(
-                self.scored,
-                adv_estimator=algorithm.adv_estimator,
-                gamma=algorithm.gamma,
-                lam=algorithm.lam,
-                num_repeat=ROWS_PER_PROMPT,
-                norm_adv_by_std_in_grpo=algorithm.get("norm_adv_by_std_in_grpo", True),
-                config=algorithm,
-            )
-        advantages: Tensor = data.batch["advantages"]
-        anchor = self._anchor
-        if anchor == wire.Field.OLD_LOG_PROBS or not (self._is_ours and catalogue.has_groups(self._config)):
-            return advantages
-        rows = self._rollout.rows
-        lengths = [len(mask) for mask in rows.response_mask]
-        columns = {
-            "response_mask": self._masks(),
-            wire.Field.OLD_LOG_PROBS: rows.old_log_prob,
-            wire.Field.REF_LOG_PROB: rows.ref_log_prob,
-            "advantages": [row[:length] for row, length in zip(advantages, lengths, strict=True)],
-        }
-        jagged: dict[str, Tensor] = {
-            name: torch.nested.as_nested_tensor(list(values), layout=torch.jagged)
-            for name, values in columns.items()
-        }
-        given = {**jagged, wire.Field.TEACHER_LOG_PROB: self._rollout.teacher}
-        targets = anchored_targets(given, self._rollout.prompts, anchor, self.actor.policy_loss)
-        return pad_sequence([*torch.split(targets, lengths)], batch_first=True)
+            for name, value in told.items() if self._is_ours else ():
+                stack.enter_context(name.set(value))
+            given = {name: algorithm[name] for name in ("adv_estimator", "gamma", "lam")}
+            given["norm_adv_by_std_in_grpo"] = algorithm.get("norm_adv_by_std_in_grpo", True)
+            data = compute_advantage(scored, **given, num_repeat=ROWS_PER_PROMPT, config=algorithm)
+        rows = replace(
+            rollout,
+            advantages=data.batch["advantages"],
+            response_mask=scored.batch["response_mask"].long(),
+            rollout_is_weights=scored.batch.get("rollout_is_weights"),
+        )
+        has_groups = self._is_ours and catalogue.has_groups(self._config)
+        if self._anchor == wire.Field.OLD_LOG_PROBS or not has_groups:
+            return rows
+        _, fields = rows.micro_batch([*range(len(rows.lengths))], dp_size=1)
+        fields[wire.Field.TEACHER_LOG_PROB] = rows.teacher
+        targets = anchored_targets(fields, rows.prompts, self._anchor, self.actor.policy_loss)
+        return replace(rows, advantages=torch.zeros_like(rows.log_prob).masked_scatter(rows.given, targets))
 
-    @property
-    def _anchor(self) -> str:
-        return ANCHORS[str((self._algorithm.get("grpo_ext") or {}).get("gvpo_anchor", "old"))]
-
-    def _masks(self) -> list[Tensor]:
-        """Return what the rollout correction leaves of the mask: (T_i,) each."""
-        mask, rows = self.scored.batch["response_mask"], self._rollout.rows
-        return [row[: len(own)].long() for row, own in zip(mask, rows.response_mask, strict=True)]
-
-    def weights(self, ranks: list[list[RowNumbers]] | None = None, old_shift: float = 0.0) -> Tensor:
-        """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,).
+    def value_and_gradient(
+        self, ranks: list[list[list[int]]] | None = None, old_shift: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Return L, and its gradient by log-probs and entropies: (2, B, T).
 
         Args:
             ranks: the micro-batches of each rank; None: all rows in one.
             old_shift: added to the old log-probs that the loss gets, and to nothing before it.
         """
-        rows = self._rollout.rows
-        lengths = [len(mask) for mask in rows.response_mask]
-        advantages = [row[:length] for row, length in zip(self.advantages, lengths, strict=True)]
-        old = [row + old_shift for row in rows.old_log_prob]
-        batch = replace(rows, advantages=advantages, response_mask=self._masks(), old_log_prob=old)
-        batch = batch.with_fresh_gradients()
-        correction = self.scored.batch.get("rollout_is_weights")
-        ranks = ranks or cut(batch.lengths, "whole", 1)
-        anchor = {
-            wire.Field.REF_LOG_PROB: lambda: batch.sums(batch.ref_log_prob),
-            wire.Field.TEACHER_LOG_PROB: lambda: self._rollout.teacher,
-        }.get(self._anchor, lambda: None)()
-        for numbers in (numbers for rank in ranks for numbers in rank):
-            output, data = micro_batch(batch, numbers, len(ranks), with_entropy=self.actor.entropy_coeff != 0)
-            if correction is not None:
-                parts = [correction[number, : lengths[number]] for number in numbers]
-                data["rollout_is_weights"] = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
-            with ExitStack() as stack:
-                if self._is_ours:
-                    groups = batch.groups(numbers, alpha_of(self.actor.policy_loss), anchor)
-                    stack.enter_context(wire.GROUPS.set(groups))
-                    stack.enter_context(wire.STATISTIC.set(batch.statistic(self.actor, numbers)))
-                loss, _ = ppo_loss(self.actor, output, data)
-            if loss.requires_grad:
-                (loss / len(ranks)).backward()
-        return -torch.cat([*batch.written_gradients(batch.log_prob), *batch.written_gradients(batch.entropy)])
+        rows = replace(self.rows, old_log_prob=self.rows.old_log_prob + old_shift)
+        groups = None
+        if self._is_ours:
+            of_anchor = {wire.Field.OLD_LOG_PROBS: None, wire.Field.TEACHER_LOG_PROB: rows.teacher}
+            of_ref = sequence_sums(rows.ref_log_prob, rows.response_mask)
+            groups = rows.groups(alpha_of(self.actor.policy_loss), of_anchor.get(self._anchor, of_ref))
+        return rows.value_and_gradient(self.actor, ranks or cut(rows.lengths, "whole", 1), groups)
+
+    def weights(self, ranks: list[list[list[int]]] | None = None, old_shift: float = 0.0) -> Tensor:
+        """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,)."""
+        _, gradient = self.value_and_gradient(ranks, old_shift)
+        return -gradient[:, self.rollout.given].flatten()

@@ -1,62 +1,53 @@
-"""Measure how much a loss changes when the mini-batch is cut differently, through verl's own ``ppo_loss``.
+"""Measure how much a loss changes when the mini-batch is cut differently, through verl's own functions.
 
-A random mini-batch of responses of different lengths is cut into data-parallel ranks and micro-batches in
-many ways. For each, value and gradient are combined as verl does (sum over micro-batches, average over ranks)
-and compared with the uncut mini-batch on one rank. `COVERED` says what the mini-batch has, `NOT_COVERED` what
-it cannot show.
+A synthetic rollout is cut into data-parallel ranks and micro-batches in many ways. For each, value and
+gradient are combined as verl does (sum over micro-batches, average over ranks) and compared with the uncut
+mini-batch on one rank. `COVERED` says what the mini-batch has, `NOT_COVERED` what it cannot show.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig
 from rich.table import Column, Table
-from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
-from verl.workers.config import ActorConfig
-from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
-from grpo_verl_ext.catalogue.cispo import CISPO_LOSS
-from grpo_verl_ext.catalogue.dppo import DPPO
-from grpo_verl_ext.catalogue.dppo_kl import DPPO_KL
-from grpo_verl_ext.catalogue.gspo import GSPO_LOSS
-from grpo_verl_ext.catalogue.sapo import SAPO_LOSS
-from grpo_verl_ext.proof.batch import (
-    MAX_RESPONSE_LENGTH,
-    ROWS_PER_PROMPT,
-    SPLITS,
-    RaggedBatch,
-    RowNumbers,
-    cut,
-    micro_batch,
-    ragged_batch,
-)
+from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOSS_AGG_MODES
+from grpo_verl_ext.catalogue.grpo import GRPO
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
+from grpo_verl_ext.proof.gradient import Prepared, Training, changed, of_probe
+from grpo_verl_ext.proof.reference import VERLS_LOSSES
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import numbers_as_text
+from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, ESTIMATOR, LOSS, MODE, POLICY_LOSS, SCALE_FACTOR
 from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
+from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
+from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.registration import register
 
-_ENTROPY_COEFF = 0.01
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
+_BESIDE = {"use_kl_loss": True, "kl_loss_coef": 0.04, "entropy_coeff": 0.01}
+"""Terms beside a loss."""
 
 COVERED = (
     "a later update: old_log_prob is not log_prob, and ratios lie inside and outside of the clip range",
     "KL and entropy terms beside the loss",
+    "advantages of a preset's own estimator, and the groups' mean log-ratio",
     "padding, and tokens of a tool at the start, in the middle and at the end of a response",
-    "groups of four and of three responses",
+    "groups of three and of four responses",
 )
 NOT_COVERED = (
     "the first update, where old_log_prob is log_prob",
     "dropout, rounding in bf16, packing: log-probs are given, no model computes them",
-    "advantages and the mean log-ratio of GVPO's groups: given, no trainer or worker computes them",
     "weights and rejection by algorithm.rollout_correction, distillation",
     "other values of a loss's options than a preset's or, with --loss, verl's defaults",
     "metrics",
@@ -69,37 +60,29 @@ class Case:
 
     Attributes:
         name: its name in the report.
-        loss_mode: ``actor.policy_loss.loss_mode``.
-        loss_agg_mode: ``actor.loss_agg_mode``.
-        loss_scale_factor: ``actor.loss_scale_factor``.
-        numbers: other keys of ``actor`` that the loss reads, such as clip ranges.
-        options: the loss's own keys of ``actor.policy_loss``.
+        loss_mode: ``actor.policy_loss.loss_mode``; the next two are keys of ``actor``.
         split_dependent: the loss depends on the split by its definition, so a difference is not a failure.
+        values: dotted key → other values of the configuration.
     """
 
     name: str
     loss_mode: str
-    loss_agg_mode: str
+    loss_agg_mode: str = "token-mean"
     loss_scale_factor: int | None = None
     split_dependent: bool = False
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _case_of(algorithm: Algorithm) -> Case:
-    """Return an algorithm with its preset's options; a loss of its own with verl's default clip range."""
-    preset = PRESETS.get(algorithm.name)
-    mode = algorithm.loss_agg_mode
+    """Return an algorithm with all that its preset sets."""
+    loss, preset, mode = algorithm.loss, PRESETS.get(algorithm.name), algorithm.loss_agg_mode
     return Case(
-        name=algorithm.name,
-        loss_mode=algorithm.loss.name,
-        loss_agg_mode=mode,
-        loss_scale_factor=MAX_RESPONSE_LENGTH if mode == CONSTANT_LENGTH.mode else None,
-        split_dependent=isinstance(algorithm.loss, TokenLoss)
-        and algorithm.loss.average is not None
-        and algorithm.loss.average.depends_on_split,
-        numbers=preset.numbers if preset and algorithm.name not in LOSSES else {},
-        options=preset.options if preset else {},
+        algorithm.name,
+        loss.name,
+        mode,
+        MAX_RESPONSE_LENGTH if mode == CONSTANT_LENGTH.mode else None,
+        isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split,
+        {ESTIMATOR: algorithm.estimator.name} | (preset.leaves if preset else {}),
     )
 
 
@@ -109,30 +92,16 @@ OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.na
 """Algorithms with a loss of their own."""
 PRESET_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.name not in LOSSES)
 """Presets on a loss of verl's, or on one of ours under another name."""
-
-_NULL = "seq-mean-token-sum-norm"
+_VANILLA, _NULL = verls.VANILLA.name, CONSTANT_LENGTH.mode
 VERL_CASES = (
+    *(Case(f"verl {mode}", _VANILLA, mode) for mode in LOSS_AGG_MODES if mode != _NULL),
+    Case(f"verl {_NULL}, null", _VANILLA, _NULL),
+    Case(f"verl {_NULL}, set", _VANILLA, _NULL, MAX_RESPONSE_LENGTH),
     *(
-        Case(f"verl {title}", loss.name, mode, factor)
-        for title, loss, mode, factor in (
-            ("token-mean", verls.VANILLA, "token-mean", None),
-            ("seq-mean-token-sum", verls.VANILLA, "seq-mean-token-sum", None),
-            ("seq-mean-token-mean", verls.VANILLA, "seq-mean-token-mean", None),
-            (f"{_NULL}, null", verls.VANILLA, _NULL, None),
-            (f"{_NULL}, set", verls.VANILLA, _NULL, 24),
-            (GSPO_LOSS.name, GSPO_LOSS, "seq-mean-token-mean", None),
-            ("gspo, token-mean", GSPO_LOSS, "token-mean", None),
-            (CISPO_LOSS.name, CISPO_LOSS, "token-mean", None),
-            (SAPO_LOSS.name, SAPO_LOSS, "seq-mean-token-mean", None),
-            ("gpg", verls.GPG, "token-mean", None),
-            (DPPO.loss.name, DPPO.loss, "token-mean", None),
-            (DPPO_KL.loss.name, DPPO_KL.loss, "token-mean", None),
-            ("geo_mean", verls.GEO_MEAN, "seq-mean-token-mean", None),
-            (verls.CLIP_COV.name, verls.CLIP_COV, "token-mean", None),
-            (verls.KL_COV.name, verls.KL_COV, "token-mean", None),
-        )
+        Case(f"verl {name}", name, values={f"{POLICY_LOSS}.dro_beta": 0.1})
+        for name in VERLS_LOSSES
+        if name not in (_VANILLA, "bypass_mode")
     ),
-    Case("verl dro", "dro", "seq-mean-token-sum", options={"dro_beta": 0.1}),
 )
 
 
@@ -176,41 +145,23 @@ class _Measurement:
         return self.verdict in ("invariant", "by definition")
 
 
-def actor_config(case: Case, **overrides: Any) -> ActorConfig:
-    """Return verl's actor configuration for a case, with the KL term on."""
-    options: dict[str, Any] = {
-        "strategy": "fsdp",
-        "rollout_n": ROWS_PER_PROMPT,
-        "ppo_micro_batch_size_per_gpu": 1,
-        "policy_loss": LossConfig(loss_mode=case.loss_mode, **case.options),
-        "loss_agg_mode": case.loss_agg_mode,
-        "loss_scale_factor": case.loss_scale_factor,
-        "use_kl_loss": True,
-        "kl_loss_coef": 0.04,
-    }
-    return ActorConfig(**{**options, **case.numbers, **overrides})
+@functools.cache
+def _default() -> DictConfig:
+    return of_probe(composed([]))
 
 
-def value_and_gradient(
-    config: ActorConfig, mini_batch: RaggedBatch, ranks: list[list[RowNumbers]]
-) -> tuple[Tensor, Tensor]:
-    """Return value () and gradient (all tokens,) of the mini-batch, combined from its parts as verl does.
+def prepared(case: Case, **actor: Any) -> Prepared:
+    """Return the configuration of a case, with other values of ``actor``, as verl holds it.
 
-    With an entropy term, the gradient with respect to the entropies follows: (twice all tokens,).
+    Raises:
+        ValueError: verl refuses a value.
     """
-    mini_batch, with_entropy = mini_batch.with_fresh_gradients(), config.entropy_coeff != 0
-    value = torch.zeros((), dtype=mini_batch.log_prob[0].dtype)
-    for rows in (rows for rank in ranks for rows in rank):
-        model_output, data = micro_batch(mini_batch, rows, len(ranks), with_entropy=with_entropy)
-        statistic = mini_batch.statistic(config, rows)
-        with wire.GROUPS.set(mini_batch.groups(rows)), wire.STATISTIC.set(statistic):
-            loss, _ = ppo_loss(config, model_output, data)
-        if loss.requires_grad:
-            (loss / len(ranks)).backward()
-        value += loss.detach() / len(ranks)
-    leaves = mini_batch.log_prob + (mini_batch.entropy if with_entropy else [])
-    gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-    return value, torch.cat(gradients)
+    values = {ESTIMATOR: GRPO.estimator.name, MODE: TRAINER_MODES[0], **case.values, LOSS: case.loss_mode}
+    values |= {AGGREGATION: case.loss_agg_mode, SCALE_FACTOR: case.loss_scale_factor}
+    try:
+        return Prepared(changed(_default(), values | {f"{ACTOR}.{name}": actor[name] for name in actor}))
+    except InstantiationException as error:
+        raise (error.__cause__ or error) from None
 
 
 def measure(
@@ -221,59 +172,37 @@ def measure(
 ) -> Iterator[_Measurement]:
     """Compare each case × dtype × split × number of ranks with the uncut mini-batch of the same dtype.
 
+    Tokens' losses can cancel in a value, and rounding is then large beside it. Its scale is at least Σ |g|,
+    the sum of the sizes of these losses where they are −ρA.
+
     Raises:
         ValueError: there is nothing to measure.
     """
     cases, dtypes = tuple(cases), tuple(dtypes)
     if not (cases and dtypes and dp_sizes):
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
-    for dtype in dtypes:
-        mini_batch = ragged_batch(dtype, seed)
-        for case in cases:
-            constant = is_constant(case, mini_batch)
-            for dp_size, split, value_error, gradient_error in _errors(case, mini_batch, dp_sizes):
-                yield _Measurement(
-                    loss=case.name,
-                    dtype=str(dtype).removeprefix("torch."),
-                    split=split,
-                    dp_size=dp_size,
-                    value_error=value_error,
-                    gradient_error=gradient_error,
-                    tolerance=TOLERANCE[dtype],
-                    split_dependent=case.split_dependent,
-                    constant=constant,
-                )
-
-
-def is_constant(case: Case, mini_batch: RaggedBatch) -> bool:
-    """Return whether no gradient of the loss alone reaches a log-prob of the uncut mini-batch."""
-    alone = actor_config(case, use_kl_loss=False)
-    _, gradient = value_and_gradient(alone, mini_batch, cut(mini_batch.lengths, "whole", 1))
-    return not gradient.any()
-
-
-def _errors(
-    case: Case, mini_batch: RaggedBatch, dp_sizes: Iterable[int]
-) -> Iterator[tuple[int, str, float, float]]:
-    """Return number of ranks, split, and the errors of value and gradient, with KL and entropy terms.
-
-    Tokens' losses can cancel in a value, and rounding is then large beside it. Its scale is at least Σ |g|,
-    the sum of the sizes of these losses where they are −ρA.
-    """
-    terms, lengths = {"entropy_coeff": _ENTROPY_COEFF}, mini_batch.lengths
-    value, gradient = value_and_gradient(actor_config(case, **terms), mini_batch, cut(lengths, "whole", 1))
-    scales = torch.maximum(value.abs(), gradient.abs().sum()), gradient.abs().max()
-    for dp_size in dp_sizes:
-        for split in SPLITS:
-            config = actor_config(case, use_dynamic_bsz=split == "dynamic", **terms)
-            found = value_and_gradient(config, mini_batch, cut(lengths, split, dp_size))
-            columns = zip(found, (value, gradient), scales, strict=True)
+    for case, dtype in ((case, dtype) for dtype in dtypes for case in cases):
+        rollout = synthetic_rollout(seed=seed).to(dtype)
+        training, constant = Training(prepared(case, **_BESIDE), rollout), is_constant(case, seed, dtype)
+        whole = training.value_and_gradient()
+        scales = torch.maximum(whole[0].abs(), whole[1].abs().sum()), whole[1].abs().max()
+        for dp_size, split in ((dp_size, split) for dp_size in dp_sizes for split in SPLITS):
+            found = training.value_and_gradient(cut(rollout.lengths, split, dp_size))
+            columns = zip(found, whole, scales, strict=True)
             # NaN where one of them has it, or the scale is 0.
-            value_error, gradient_error = (float((a - b).abs().max() / scale) for a, b, scale in columns)
-            yield dp_size, split, value_error, gradient_error
+            of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)
+            name, of_case = str(dtype).removeprefix("torch."), (case.split_dependent, constant)
+            errors = of_value, of_gradient, TOLERANCE[dtype]
+            yield _Measurement(case.name, name, split, dp_size, *errors, *of_case)
 
 
-def summary(measurements: Iterable[_Measurement]) -> Table:
+def is_constant(case: Case, seed: int, dtype: torch.dtype) -> bool:
+    """Return whether no gradient of the loss alone reaches a log-prob of the uncut mini-batch."""
+    alone = prepared(case, use_kl_loss=False, entropy_coeff=0)
+    return not Training(alone, synthetic_rollout(seed=seed).to(dtype)).weights().any()
+
+
+def _summary(measurements: Iterable[_Measurement]) -> Table:
     """Return a table with a row per loss and dtype: the worst errors, their split × ranks, the verdict."""
     worst: dict[tuple[str, str], _Measurement] = {}
     for m in measurements:
@@ -288,14 +217,8 @@ def summary(measurements: Iterable[_Measurement]) -> Table:
         "CONSTANT: without KL and entropy terms no gradient reaches log_prob"
     )
     for m in worst.values():
-        table.add_row(
-            m.loss,
-            m.dtype,
-            f"{m.value_error:.1e}",
-            f"{m.gradient_error:.1e}",
-            f"{m.split} × {m.dp_size}",
-            m.verdict,
-        )
+        errors = f"{m.value_error:.1e}", f"{m.gradient_error:.1e}"
+        table.add_row(m.loss, m.dtype, *errors, f"{m.split} × {m.dp_size}", m.verdict)
     return table
 
 
@@ -324,11 +247,11 @@ def own_case(
             f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}. "
             f"Type: VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
         )
-    own = PRESETS[loss_mode].options if loss_mode in PRESETS else {}
-    case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, options=own)
-    config = actor_config(case)
+    own = PRESETS[loss_mode].leaves if loss_mode in PRESETS else {}
+    case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, values=own)
+    actor = prepared(case).actor
     if loss_mode in LOSSES:
-        check_loss(LOSSES[loss_mode], config)
+        check_loss(LOSSES[loss_mode], actor)
     return case
 
 
@@ -342,16 +265,15 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         ValueError: there is nothing to measure.
     """
     ours = list(measure((*OUR_CASES, *PRESET_CASES) if own is None else (own,), seed=seed))
-    there = [case for case in VERL_CASES if case.loss_mode in POLICY_LOSS_REGISTRY]
-    verls = list(measure(there, seed=seed)) if include_verl else []
+    all_ = ours + (list(measure(VERL_CASES, seed=seed)) if include_verl else [])
     passed = all(m.passed for m in ours)
     if as_json:
-        rows = [asdict(m) | {"verdict": m.verdict, "passed": m.passed} for m in ours + verls]
+        rows = [asdict(m) | {"verdict": m.verdict, "passed": m.passed} for m in all_]
         content = {"passed": passed, "covered": COVERED, "not_covered": NOT_COVERED, "measurements": rows}
         print(numbers_as_text(content), end="")
     else:
         console = make_console()
-        print_table(console, summary(ours + verls))
+        print_table(console, _summary(all_))
         for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
             console.print("\n- ".join([f"{name}:", *lines]))
     return passed

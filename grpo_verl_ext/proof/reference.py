@@ -11,7 +11,6 @@ import inspect
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from verl.trainer.ppo import core_algos
 
 from grpo_verl_ext import losses
@@ -23,8 +22,8 @@ from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, VerlsLoss, 
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.catalogue.clipped import ClipRange
 from grpo_verl_ext.catalogue.gvpo import alpha_of
+from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Prepared, Training
-from grpo_verl_ext.proof.rollout import Rollout
 from grpo_verl_ext.utils.keys import SECTION, setting
 from grpo_verl_ext.verl_plugin.config import Options
 
@@ -45,113 +44,85 @@ def reference_weights(algorithm: Algorithm, prepared: Prepared, rollout: Rollout
         prepared: with the values of the record's preset where they are not the user's.
         rollout: of which ``log_prob`` is the policy at the update.
     """
-    return _Reference(algorithm, prepared, rollout).weights()
+    actor, training = prepared.actor, Training(prepared, rollout)
+    rows, data, mode = training.rollout, training.scored.batch, algorithm.loss_agg_mode
+    mask, log_prob = data["response_mask"].bool(), rows.log_prob.clone().requires_grad_()
+    entropy = torch.zeros_like(log_prob, requires_grad=True)
+    tokens, clip = int(mask.sum()), ClipRange.from_config(actor)
+    actor.global_batch_info.update(dp_size=1, batch_num_tokens=tokens, global_batch_size=len(mask))
+    known = {
+        "log_prob": log_prob,
+        "old_log_prob": rows.old_log_prob,
+        "response_mask": mask,
+        "advantages": _advantages(algorithm, prepared, rows, mask),
+        "rollout_is_weights": data.get("rollout_is_weights"),
+        "groups": rows.prompts,
+        "clip_ratio_low": clip.low,
+        "clip_ratio_high": clip.high,
+        "clip_ratio_c": clip.c,
+        "loss_scale_factor": actor.loss_scale_factor,
+        "off_policy_mask_threshold": actor.policy_loss.get("off_policy_mask_threshold", None),
+        "loss_agg_mode": mode,
+        "config": actor,
+    }
+    options = algorithm.loss.options.model_fields if algorithm.loss.options else {}
+    known |= {name: actor.policy_loss.get(name, field.default) for name, field in options.items()}
+    name = algorithm.loss.name if algorithm.no_call else algorithm.name
+    is_verls = isinstance(algorithm.loss, VerlsLoss)
+    function = VERLS_LOSSES[algorithm.loss.name] if is_verls else getattr(losses, name)
+    taken = {name: known[name] for name in inspect.signature(function).parameters if name in known}
+    counts, loss = MiniBatch.from_config(actor), torch.as_tensor(function(**taken)[0])
+    loss = loss - actor.entropy_coeff * averaged(entropy, mask, mode, counts)
+    if actor.use_kl_loss:
+        of_tokens = _kl(str(actor.kl_loss_type), log_prob, rows.ref_log_prob, mask)
+        loss = loss + actor.kl_loss_coef * averaged(of_tokens, mask, mode, counts)
+    gradients = torch.stack(torch.autograd.grad(loss, (log_prob, entropy)))
+    return -gradients[:, rows.given].flatten()
 
 
-class _Reference:
-    """A record on a rollout; (B, T) tensors, whose mask and weights are what a rollout correction leaves."""
-
-    def __init__(self, algorithm: Algorithm, prepared: Prepared, rollout: Rollout) -> None:
-        training = Training(prepared, rollout)
-        self.algorithm, self.rollout = algorithm, rollout
-        self.config, self.actor = prepared.config, prepared.actor
-        rows, data = training.rows, training.scored.batch
-        self.group, self.lengths = rows.prompt, [len(mask) for mask in rows.response_mask]
-        self.given = pad_sequence(rows.response_mask, batch_first=True).bool()
-        self.mask, self.rollout_is_weights = data["response_mask"].bool(), data.get("rollout_is_weights")
-        self.old = pad_sequence(rows.old_log_prob, batch_first=True)
-        self.ref = pad_sequence(rows.ref_log_prob, batch_first=True)
-        self.log_prob = pad_sequence(rows.written(), batch_first=True).requires_grad_()
-        counts = {"dp_size": 1, "batch_num_tokens": int(self.mask.sum()), "global_batch_size": len(self.mask)}
-        self.actor.global_batch_info.update(counts)
-
-    def weights(self) -> Tensor:
-        actor, mode, counts = self.actor, self.algorithm.loss_agg_mode, MiniBatch.from_config(self.actor)
-        entropy = torch.zeros_like(self.log_prob).requires_grad_()
-        loss = self.policy_loss() - actor.entropy_coeff * averaged(entropy, self.mask, mode, counts)
-        if actor.use_kl_loss:
-            of_tokens = _kl(str(actor.kl_loss_type), self.log_prob, self.ref, self.mask)
-            loss = loss + actor.kl_loss_coef * averaged(of_tokens, self.mask, mode, counts)
-        gradients = torch.autograd.grad(loss, (self.log_prob, entropy))
-        return -torch.cat([each[row, :end] for each in gradients for row, end in enumerate(self.lengths)])
-
-    def policy_loss(self) -> Tensor:
-        loss, actor = self.algorithm.loss, self.actor
-        tokens, advantages = (self.log_prob, self.old, self.mask), self.advantages()
-        if isinstance(loss, VerlsLoss):
-            found: Tensor = VERLS_LOSSES[loss.name](
-                self.old,
-                self.log_prob,
-                advantages,
-                self.mask,
-                loss_agg_mode=self.algorithm.loss_agg_mode,
-                config=actor,
-                rollout_is_weights=self.rollout_is_weights,
-            )[0]
-            return found
-        function = getattr(losses, loss.name if self.algorithm.no_call else self.algorithm.name)
-        clip, fields = ClipRange.from_config(actor), loss.options.model_fields if loss.options else {}
-        known = {name: actor.policy_loss.get(name, field.default) for name, field in fields.items()} | {
-            "advantages": self.anchored(advantages) if isinstance(loss, GroupLoss) else advantages,
-            "groups": self.rollout.prompts,
-            "clip_ratio_low": clip.low,
-            "clip_ratio_high": clip.high,
-            "clip_ratio_c": clip.c,
-            "loss_scale_factor": actor.loss_scale_factor,
-            "off_policy_mask_threshold": actor.policy_loss.get("off_policy_mask_threshold", None),
-            "rollout_is_weights": self.rollout_is_weights,
-        }
-        taken = {name: known[name] for name in inspect.signature(function).parameters if name in known}
-        return torch.as_tensor(function(*tokens, **taken)[0])
-
-    @torch.no_grad()
-    def advantages(self) -> Tensor:
-        section, estimator, rewards = self.config.algorithm, self.algorithm.estimator, self.rollout.rewards
-        scores = torch.zeros_like(self.old)
-        scores[torch.arange(len(scores)), [end - 1 for end in self.lengths]] = rewards[:, 0]
-        if section.use_kl_in_reward:
-            kl_in_reward = _kl(str(section.kl_penalty), self.old, self.ref, self.given)
-            scores = scores - section.kl_ctrl.kl_coef * kl_in_reward
-        if not isinstance(estimator, Estimator):
-            values = pad_sequence(self.rollout.values, batch_first=True)
-            found: Tensor = core_algos.compute_gae_advantage_return(
-                scores, values, self.mask.long(), section.gamma, section.lam
-            )[0]
-            return found
-        options = Options.for_estimator(section, estimator.name)
-        learnt, scale = adv.learnt_from(self.mask, options.budget_of_truncated), options.scale_rewards
-        if estimator.needs_steps:
-            steps, baseline = self.rollout.steps, evaluation.BASELINES[str(scale)]
-            ends = steps.rewards, steps.row, steps.end
-            return process_advantages(*ends, learnt, self.group, baseline=baseline)
-        member = torch.ones_like(self.group, dtype=torch.bool)
-        if estimator.several_rewards:
-            names = setting(self.config, "algorithm.gdpo_reward_keys")
-            rewards = rewards[:, : len(names) if names else 2]
-            weights = setting(self.config, "algorithm.gdpo_reward_weights") or [1.0] * rewards.shape[1]
-            each = evaluation.decoupled_advantages(estimator, rewards, weights, self.group, member)
-        else:
-            rewards = scores.sum(dim=-1)
-            each = evaluation.response_advantages(estimator, rewards, self.group, member, learnt, scale)
-        return evaluation.token_advantages(estimator, each, self.mask, learnt, self.group)
-
-    def anchored(self, advantages: Tensor) -> Tensor:
-        """Return GVPO's targets Ã for the configured anchor."""
-        anchor, member = setting(self.config, f"{SECTION}.gvpo_anchor", "old"), adv.has_tokens(self.mask)
-        if anchor == "old":
-            return advantages
-        of_anchor = self.rollout.teacher if anchor == "teacher" else sequence_sums(self.ref, self.mask)
-        weight = gvpo.length_weight(self.mask.sum(-1), alpha_of(self.actor.policy_loss))
-        log_ratio = torch.where(member, weight * (sequence_sums(self.old, self.mask) - of_anchor), 0)
-        rewards, beta = adv.per_response(advantages, self.mask), self.actor.policy_loss.gvpo_beta
-        return adv.on_tokens(gvpo.anchored(rewards, log_ratio, self.group, member, beta), self.mask)
+@torch.no_grad()
+def _advantages(algorithm: Algorithm, prepared: Prepared, rows: Rollout, mask: Tensor) -> Tensor:
+    section, estimator, rewards = prepared.config.algorithm, algorithm.estimator, rows.rewards
+    scores, written = rows.scores, rows.response_mask.bool()
+    if section.use_kl_in_reward:
+        of_tokens = _kl(str(section.kl_penalty), rows.old_log_prob, rows.ref_log_prob, written)
+        scores = scores - section.kl_ctrl.kl_coef * of_tokens
+    if not isinstance(estimator, Estimator):
+        gae = core_algos.compute_gae_advantage_return
+        return torch.as_tensor(gae(scores, rows.values, mask.long(), section.gamma, section.lam)[0])
+    options = Options.for_estimator(section, estimator.name)
+    learnt, scale = adv.learnt_from(mask, options.budget_of_truncated), options.scale_rewards
+    if estimator.needs_steps:
+        ends, baseline = rows.steps, evaluation.BASELINES[str(scale)]
+        return process_advantages(ends.rewards, ends.row, ends.end, learnt, rows.prompt, baseline=baseline)
+    member = torch.ones_like(rows.prompt, dtype=torch.bool)
+    if estimator.several_rewards:
+        names = setting(prepared.config, "algorithm.gdpo_reward_keys") or (1, 2)
+        weights = setting(prepared.config, "algorithm.gdpo_reward_weights") or [1.0] * len(names)
+        of_names = rewards[:, : len(names)]
+        each = evaluation.decoupled_advantages(estimator, of_names, weights, rows.prompt, member)
+    else:
+        totals = scores.sum(dim=-1)
+        each = evaluation.response_advantages(estimator, totals, rows.prompt, member, learnt, scale)
+    advantages = evaluation.token_advantages(estimator, each, mask, learnt, rows.prompt)
+    anchor, policy_loss = (
+        setting(prepared.config, f"{SECTION}.gvpo_anchor", "old"),
+        prepared.actor.policy_loss,
+    )
+    if anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
+        return advantages
+    of_anchor = rows.teacher if anchor == "teacher" else sequence_sums(rows.ref_log_prob, mask)
+    policy_loss, member = prepared.actor.policy_loss, adv.has_tokens(mask)
+    weight = gvpo.length_weight(mask.sum(-1), alpha_of(policy_loss))
+    log_ratio = torch.where(member, weight * (sequence_sums(rows.old_log_prob, mask) - of_anchor), 0)
+    rewards = adv.per_response(advantages, mask)
+    return adv.on_tokens(gvpo.anchored(rewards, log_ratio, rows.prompt, member, policy_loss.gvpo_beta), mask)
 
 
 def _kl(kind: str, log_prob: Tensor, ref_log_prob: Tensor, mask: Tensor) -> Tensor:
     """Return verl's estimator of this name of the KL to the reference, 0 under the mask: (B, T)."""
     estimate = _KL_ESTIMATORS.get(kind.removesuffix("+"))
     if estimate is None:  # `abs`, which is no KL
-        found: Tensor = core_algos.kl_penalty(log_prob, ref_log_prob, kind)
-        return torch.where(mask, found, 0)
+        return torch.where(mask, core_algos.kl_penalty(log_prob, ref_log_prob, kind), 0)
     value = estimate(log_prob, ref_log_prob, mask)
     return kl.with_k2_gradient(value, log_prob, ref_log_prob, mask) if kind.endswith("+") else value

@@ -12,6 +12,7 @@ import torch
 from group_rows import at_first_update
 from hypothesis import example, given
 from hypothesis import strategies as st
+from mini_batches import actor_config
 from strategies import fuzzing, values
 from torch import Tensor
 
@@ -19,7 +20,7 @@ import grpo_verl_ext as ours
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo
 from grpo_verl_ext.algorithms.validation import TensorError
-from grpo_verl_ext.proof.invariance import OUR_CASES, actor_config
+from grpo_verl_ext.proof.invariance import OUR_CASES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS

@@ -7,6 +7,7 @@ import oracles
 import pytest
 import torch
 from group_rows import at_first_update
+from mini_batches import actor_config, ragged_batch
 from omegaconf import OmegaConf
 from queue_store import Store
 from transfer_queue import KVBatchMeta
@@ -16,8 +17,7 @@ from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.catalogue import STATISTIC_ENGINES
-from grpo_verl_ext.proof.batch import micro_batch, ragged_batch
-from grpo_verl_ext.proof.invariance import OUR_CASES, Case, actor_config
+from grpo_verl_ext.proof.invariance import OUR_CASES, Case
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes, wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
@@ -172,8 +172,8 @@ OURS = {case.name: case for case in OUR_CASES}
 
 def test_gvpo_is_the_same_with_importance_weights() -> None:
     batch = ragged_batch(F64)
-    rows = list(range(len(batch)))
-    model_output, data = micro_batch(batch, rows, dp_size=1)
+    rows = list(range(16))
+    model_output, data = batch.micro_batch(rows, dp_size=1)
     config = actor_config(OURS["gvpo"], use_kl_loss=False)
     weights = data["old_log_probs"].exp()
     with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
@@ -187,10 +187,10 @@ def test_gvpo_is_the_same_with_importance_weights() -> None:
 def test_distillation_is_added_to_the_loss(case: Case) -> None:
     """verl's loss of a training that distils is ours, and its own times a coefficient."""
     batch = ragged_batch(F64)
-    rows = list(range(len(batch)))
-    model_output, data = micro_batch(batch, rows, dp_size=1)
+    rows = list(range(16))
+    model_output, data = batch.micro_batch(rows, dp_size=1)
     data["teacher_logprobs"] = torch.nested.as_nested_tensor(
-        [(row + 0.5).unsqueeze(-1) for row in batch.log_prob], layout=torch.jagged
+        [(row + 0.5).unsqueeze(-1) for row in model_output["log_probs"].unbind()], layout=torch.jagged
     )
     config = actor_config(case, use_kl_loss=False)
     distillation = DistillationConfig(

@@ -11,6 +11,7 @@ import re
 
 import pytest
 import torch
+from mini_batches import actor_config, ragged_batch, value_and_gradient
 from torch import Tensor
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
@@ -18,7 +19,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.proof import invariance
-from grpo_verl_ext.proof.batch import SPLITS, cut, ragged_batch
+from grpo_verl_ext.proof.batch import SPLITS, cut
 from grpo_verl_ext.proof.invariance import (
     COVERED,
     NOT_COVERED,
@@ -26,10 +27,8 @@ from grpo_verl_ext.proof.invariance import (
     PRESET_CASES,
     VERL_CASES,
     Case,
-    actor_config,
     is_constant,
     measure,
-    value_and_gradient,
 )
 from grpo_verl_ext.utils.measured import largest
 
@@ -83,7 +82,7 @@ def test_a_cut_holds_every_row_once(split, dp_size):
     batch = ragged_batch(torch.float64)
     ranks = cut(batch.lengths, split, dp_size)
     assert len(ranks) == dp_size
-    assert sorted(row for rank in ranks for part in rank for row in part) == list(range(len(batch)))
+    assert sorted(row for rank in ranks for part in rank for row in part) == list(range(len(batch.lengths)))
     assert all(part for rank in ranks for part in rank)
 
 
@@ -92,27 +91,20 @@ def test_the_random_batch_has_what_makes_splits_differ():
     lengths = [int(mask.sum()) for mask in batch.response_mask]
     assert min(lengths) == 0
     assert len(set(lengths)) > 8
-    holed = [mask.tolist() for mask in batch.response_mask if 0 < int(mask.sum()) < len(mask)]
+    rows = [mask[:end].tolist() for mask, end in zip(batch.response_mask, batch.lengths, strict=True)]
+    holed = [mask for mask in rows if 0 < sum(mask) < len(mask)]
     assert {(mask[0], mask[len(mask) // 2], mask[-1]) for mask in holed} == {(0, 1, 1), (1, 0, 1), (1, 1, 0)}
 
 
 def test_gvpo_is_measured_at_a_later_update_with_groups_of_four_and_three():
     batch = ragged_batch(torch.float64)
-    sums = [
-        sum(
-            n - o
-            for n, o, m in zip(new.tolist()[prompt - 1 : -1], old.tolist(), mask.tolist(), strict=True)
-            if m
-        )
-        for new, old, mask, prompt in zip(
-            batch.log_prob, batch.old_log_prob, batch.response_mask, batch.prompt_lengths, strict=True
-        )
-    ]
+    columns = zip(batch.log_prob, batch.old_log_prob, batch.response_mask.bool(), strict=True)
+    sums = [sum((new - old)[mask].tolist()) for new, old, mask in columns]
     means = [sum(sums[i : i + 4]) / size for i, size in ((0, 4), (4, 4), (8, 4), (12, 3))]
     rows = [5, 0, 15, 13]  # 15 is padding
-    groups = batch.groups(rows)
-    assert groups.size.tolist() == [4, 4, 3, 3]
-    assert groups.drift.tolist() == pytest.approx([means[1], means[0], 0.0, means[3]], rel=1e-12)
+    groups = batch.groups()
+    assert groups.size[rows].tolist() == [4, 4, 3, 3]
+    assert groups.drift[rows].tolist() == pytest.approx([means[1], means[0], 0.0, means[3]], rel=1e-12)
     assert all(abs(mean) > 1e-2 for mean in means)
 
 
@@ -124,8 +116,9 @@ def test_the_entropy_term_is_measured_beside_the_loss():
     of_entropy = gradient[sum(batch.lengths) :]
     assert len(of_entropy) == sum(batch.lengths)
     counts = torch.unique(of_entropy, return_counts=True)
-    assert counts[0].tolist() == pytest.approx([-0.5 / batch.num_tokens, 0.0], rel=1e-12)
-    assert counts[1][0] == batch.num_tokens
+    tokens = int(batch.response_mask.sum())
+    assert counts[0].tolist() == pytest.approx([-0.5 / tokens, 0.0], rel=1e-12)
+    assert counts[1][0] == tokens
 
 
 def right(log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config) -> Tensor:
@@ -180,7 +173,7 @@ def test_a_loss_without_numbers_or_gradient_fails(probe, fault, split_dependent)
 @pytest.mark.parametrize("case", [*OUR_CASES, *PRESET_CASES], ids=lambda case: case.name)
 def test_no_preset_is_taken_for_a_constant(case):
     """GSPO's clip range of 3e-4 leaves most responses of this mini-batch without a gradient, but not all."""
-    assert not any(is_constant(case, ragged_batch(torch.float64, seed)) for seed in range(8))
+    assert not any(is_constant(case, seed, torch.float64) for seed in range(8))
 
 
 @pytest.mark.parametrize("nothing", [{"cases": []}, {"dtypes": []}, {"dp_sizes": ()}])

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS
-from grpo_verl_ext.proof.gradient import Prepared, Training, of_probe, rollout_for
-from grpo_verl_ext.proof.judge import TOLERANCE, judgements, presets_on, put, unread
+from grpo_verl_ext.proof.gradient import Prepared, Training, changed, of_probe, rollout_for
+from grpo_verl_ext.proof.judge import TOLERANCE, judgements, presets_on, unread
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -75,10 +74,7 @@ def averaged_otherwise(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def preset_of(default: DictConfig, name: str) -> DictConfig:
-    config = of_probe(default)
-    for key, value in PRESETS[name].leaves.items():
-        put(config, key, value)
-    return config
+    return changed(of_probe(default), PRESETS[name].leaves)
 
 
 def distance(config: DictConfig, name: str, papers: DictConfig | None = None) -> float:
@@ -102,8 +98,7 @@ def test_a_broken_loss_is_another_gradient(
 def test_tokens_of_a_tool_that_count_are_another_gradient(default: DictConfig, name: str) -> None:
     config = preset_of(default, name)
     rollout = rollout_for(config)
-    masks = [torch.ones_like(mask) for mask in rollout.rows.response_mask]
-    unmasked = replace(rollout, rows=replace(rollout.rows, response_mask=masks))
+    unmasked = replace(rollout, response_mask=rollout.given.long())
     expected = reference_weights(ALGORITHMS[name], Prepared(config), rollout)
     away = (Training(Prepared(config), unmasked).weights() - expected).norm() / expected.norm()
     assert not away <= TOLERANCE
@@ -121,9 +116,7 @@ def test_a_constant_that_is_one_per_cent_off_is_another_gradient(default: DictCo
     papers = preset_of(default, name)
     silent = []
     for key, value in constants(name):
-        config = preset_of(default, name)
-        put(config, key, value * 1.01)
-        if distance(config, name, papers) <= TOLERANCE:
+        if distance(changed(papers, {key: value * 1.01}), name, papers) <= TOLERANCE:
             silent.append(key.rpartition(".")[2])
     assert silent == SILENT.get(name, [])
 

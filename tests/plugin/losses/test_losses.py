@@ -13,6 +13,7 @@ import torch
 from group_rows import at_first_update
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from mini_batches import actor_config, ragged_batch, value_and_gradient
 from omegaconf import OmegaConf
 from processes import run_ranks
 from torch import Tensor
@@ -24,20 +25,8 @@ from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import mode_of
 from grpo_verl_ext.preflight.algorithm import check_pair
-from grpo_verl_ext.proof.batch import (
-    MAX_RESPONSE_LENGTH,
-    RaggedBatch,
-    cut,
-    micro_batch,
-    ragged_batch,
-)
-from grpo_verl_ext.proof.invariance import (
-    OUR_CASES,
-    PRESET_CASES,
-    Case,
-    actor_config,
-    value_and_gradient,
-)
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout, cut
+from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, Case
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import LOSS_FUNCTIONS
@@ -51,21 +40,20 @@ MASKED_GRPO = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
 NO_KL = {"use_kl_loss": False}
 
 
-def whole_batch(case: Case, batch: RaggedBatch, **overrides: object) -> tuple[Tensor, Tensor]:
+def whole_batch(case: Case, batch: Rollout, **overrides: object) -> tuple[Tensor, Tensor]:
     return value_and_gradient(actor_config(case, **NO_KL, **overrides), batch, cut(batch.lengths, "whole", 1))
 
 
-def rows_of(batch: RaggedBatch) -> list[tuple[list[float], list[float], list[int]]]:
-    """(log-ratios, advantages, mask) of every response, cut out of the model's output by hand."""
+def rows_of(batch: Rollout) -> list[tuple[list[float], list[float], list[int]]]:
+    """(log-ratios, advantages, mask) of every response."""
     rows = []
-    for i, prompt in enumerate(batch.prompt_lengths):
-        written = batch.log_prob[i].tolist()[prompt - 1 : -1]
-        ratios = [new - old for new, old in zip(written, batch.old_log_prob[i].tolist(), strict=True)]
-        rows.append((ratios, batch.advantages[i].tolist(), batch.response_mask[i].tolist()))
+    for i, end in enumerate(batch.lengths):
+        ratios = (batch.log_prob[i] - batch.old_log_prob[i])[:end].tolist()
+        rows.append((ratios, batch.advantages[i, :end].tolist(), batch.response_mask[i, :end].tolist()))
     return rows
 
 
-def oracle_losses(batch: RaggedBatch, c: float | None) -> tuple[list[list[float]], list[list[int]]]:
+def oracle_losses(batch: Rollout, c: float | None) -> tuple[list[list[float]], list[list[int]]]:
     rows = rows_of(batch)
     token_losses = [
         [oracles.token_loss(x, a, 0.2, 0.2, c)[0] for x, a in zip(ratios, advantages, strict=True)]
@@ -98,9 +86,9 @@ def test_dapo_per_prompt_equals_the_paper():
     # Rows i, i + 4, … answer prompt i; the estimator's weight 1/N_x is put into the advantages by hand.
     batch = ragged_batch(F64)
     token_losses, masks = oracle_losses(batch, c=3.0)
-    ids = [i % 4 for i in range(len(batch))]
+    ids = [i % 4 for i in range(16)]
     tokens = [sum(sum(m) for m, other in zip(masks, ids, strict=True) if other == i) for i in range(4)]
-    weighted = [a / tokens[i] for a, i in zip(batch.advantages, ids, strict=True)]
+    weighted = batch.advantages / torch.tensor([tokens[i] for i in ids]).unsqueeze(-1)
     value, _ = whole_batch(CASES["dapo_per_prompt"], dataclasses.replace(batch, advantages=weighted))
     assert value.item() == pytest.approx(oracles.dapo_per_prompt_loss(token_losses, masks, ids), rel=1e-12)
 
@@ -165,7 +153,7 @@ def test_gmpo_equals_the_paper():
         own = [(x, a) for x, a, m in zip(log_ratios, advantages, mask, strict=True) if m]
         total += oracles.gmpo_response_loss([x for x, _ in own], own[0][1], 0.4) if own else 0.0
     value, _ = whole_batch(CASES["gmpo"], batch, clip_ratio_low=0.4, clip_ratio_high=0.4)
-    assert value.item() == pytest.approx(total / len(batch), rel=1e-12)
+    assert value.item() == pytest.approx(total / 16, rel=1e-12)
 
 
 def test_gmpo_equals_verls_geo_mean_on_the_uncut_mini_batch():
@@ -272,7 +260,7 @@ def test_garbage_under_the_mask_reaches_neither_value_nor_gradient_nor_metric(na
 
 
 def metrics_through_verl(
-    name: str, batch: RaggedBatch, split: str, dp_size: int, **overrides: object
+    name: str, batch: Rollout, split: str, dp_size: int, **overrides: object
 ) -> dict[str, float]:
     """What verl would log: means over micro-batches, then over ranks."""
     overrides |= NO_KL | {"clip_ratio_c": 1.3, "use_dynamic_bsz": split == "dynamic"}
@@ -281,12 +269,11 @@ def metrics_through_verl(
     for rank in cut(batch.lengths, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            groups, statistic = (
-                at_first_update(len(rows), config.rollout_n),
-                batch.statistic(config, rows),
-            )
+            groups, statistic = at_first_update(len(rows), config.rollout_n), batch.statistic(config)
+            if statistic is not None:
+                statistic = statistic[rows, : max(batch.lengths[row] for row in rows)]
             with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
-                metrics = ppo_loss(config, *micro_batch(batch, rows, dp_size))[1]
+                metrics = ppo_loss(config, *batch.micro_batch(rows, dp_size))[1]
             for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
         ranks.append(collected)
@@ -294,12 +281,12 @@ def metrics_through_verl(
 
 
 @pytest.fixture
-def some_zero_advantages() -> RaggedBatch:
+def some_zero_advantages() -> Rollout:
     batch = ragged_batch(F64)
-    return dataclasses.replace(batch, advantages=[batch.advantages[0] * 0, *batch.advantages[1:]])
+    return dataclasses.replace(batch, advantages=batch.advantages * (torch.arange(16) > 0).unsqueeze(-1))
 
 
-def expected_metrics(batch: RaggedBatch) -> dict[str, float]:
+def expected_metrics(batch: Rollout) -> dict[str, float]:
     tokens = [
         (x, a)
         for ratios, advantages, mask in rows_of(batch)
@@ -315,12 +302,7 @@ def expected_metrics(batch: RaggedBatch) -> dict[str, float]:
         "actor/pg_clipfrac_lower": sum(a < 0 and math.exp(x) > 1.3 for x, a in tokens),
         "actor/frac_zero_advantage": sum(a == 0 for _, a in tokens),
         "actor/ppo_kl": math.fsum(-x for x, _ in tokens),
-        "actor/entropy_per_token": math.fsum(
-            -x
-            for old, (*_, mask) in zip(batch.old_log_prob, rows_of(batch), strict=True)
-            for x, m in zip(old.tolist(), mask, strict=True)
-            if m
-        ),
+        "actor/entropy_per_token": -float(batch.old_log_prob[batch.response_mask.bool()].sum()),
     }
     return {key: count / len(tokens) for key, count in counts.items()}
 
@@ -345,7 +327,7 @@ def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantage
 def test_metrics_of_the_whole_are_named_and_counted_as_verls():
     batch = ragged_batch(F64)
     verls = dataclasses.replace(CASES["grpo"], loss_mode="vanilla")
-    config, data = actor_config(verls, **NO_KL), micro_batch(batch, list(range(len(batch))), 1)
+    config, data = actor_config(verls, **NO_KL), batch.micro_batch(list(range(16)), 1)
     verls_metrics = ppo_loss(config, *data)[1]
     ours = ppo_loss(actor_config(CASES["grpo"], **NO_KL), *data)[1]
     for key, metric in verls_metrics.items():
@@ -371,7 +353,7 @@ def with_budget(budget: int | None) -> dict[str, object]:
     return {"policy_loss": instantiate(section | {"max_response_length": budget})}
 
 
-def share_of_truncated(batch: RaggedBatch, budget: int) -> float:
+def share_of_truncated(batch: Rollout, budget: int) -> float:
     """Of all rows; the last one is padding, has no token and is counted, as in the denominators of verl."""
     return oracles.mean([float(mask[budget - 1 : budget].any()) for mask in batch.response_mask])
 
@@ -387,18 +369,10 @@ def test_the_share_of_truncated_responses(split, dp_size, budget):
     assert found["actor/frac_truncated"] == pytest.approx(expected, rel=1e-6)
 
 
-def cut_to(batch: RaggedBatch, budget: int) -> RaggedBatch:
-    def cut_rows(rows: list[Tensor]) -> list[Tensor]:
-        return [row[:budget] for row in rows]
-
-    prompts = zip(batch.log_prob, batch.prompt_lengths, strict=True)
+def cut_to(batch: Rollout, budget: int) -> Rollout:
+    mask = batch.response_mask[:, :budget]
     return dataclasses.replace(
-        batch,
-        response_mask=cut_rows(batch.response_mask),
-        log_prob=[row[: prompt + budget] for row, prompt in prompts],
-        old_log_prob=cut_rows(batch.old_log_prob),
-        ref_log_prob=cut_rows(batch.ref_log_prob),
-        advantages=cut_rows(batch.advantages),
+        batch, lengths=[min(each, budget) for each in batch.lengths], response_mask=mask
     )
 
 
@@ -432,12 +406,10 @@ def test_verls_kl_loss_is_the_estimator_that_its_type_names(kl_loss_type, estima
     # What the module says of ``actor/kl_loss``, since no registered function sees the reference.
     batch = ragged_batch(F64)
     config = actor_config(CASES["dapo"], kl_loss_type=kl_loss_type, kl_loss_coef=0)
-    _, metrics = ppo_loss(config, *micro_batch(batch, list(range(len(batch))), 1))
-    total = 0.0
-    for i, prompt in enumerate(batch.prompt_lengths):
-        written = batch.log_prob[i][prompt - 1 : -1]
-        total += estimator(written, batch.ref_log_prob[i], batch.response_mask[i]).sum().item()
-    assert metrics["kl_loss"].aggregate() == pytest.approx(total / batch.num_tokens, rel=1e-6)
+    _, metrics = ppo_loss(config, *batch.micro_batch(list(range(16)), 1))
+    total = estimator(batch.log_prob, batch.ref_log_prob, batch.response_mask).sum().item()
+    tokens = int(batch.response_mask.sum())
+    assert metrics["kl_loss"].aggregate() == pytest.approx(total / tokens, rel=1e-6)
 
 
 def check(loss_mode: str, config: ActorConfig) -> None:
@@ -591,7 +563,7 @@ def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_move
 
 def test_gvpo_refuses_responses_whose_groups_nobody_told():
     batch = ragged_batch(F64)
-    data = micro_batch(batch, list(range(len(batch))), dp_size=1)
+    data = batch.micro_batch(list(range(16)), dp_size=1)
     with pytest.raises(
         SettingError, match=r"without the groups.*Type: .*trainer_mode=grpo_ext_sync"
     ) as refusal:
@@ -602,26 +574,19 @@ def test_gvpo_refuses_responses_whose_groups_nobody_told():
 def test_gvpo_equals_the_paper_at_the_first_update():
     # Rows i, i + 4, … answer prompt i; π_θ = π_old, so that the group means of the log-ratios are 0.
     batch = ragged_batch(F64)
-    starts = zip(batch.log_prob, batch.prompt_lengths, strict=True)
-    old = [row[prompt - 1 : -1].clone() for row, prompt in starts]
-    rewards = [float(i % 5) for i in range(len(batch))]
+    rewards = [float(i % 5) for i in range(16)]
     centred = [r - oracles.mean(rewards[i % 4 :: 4]) for i, r in enumerate(rewards)]
-    advantages = [a * torch.ones_like(o) for a, o in zip(centred, old, strict=True)]
-    masks = [torch.ones_like(mask) for mask in batch.response_mask]
-    batch = dataclasses.replace(batch, old_log_prob=old, advantages=advantages, response_mask=masks)
+    mask = batch.given.long()
+    advantages = torch.tensor(centred, dtype=F64).unsqueeze(-1) * mask
+    batch = dataclasses.replace(batch.at_first(), advantages=advantages, response_mask=mask)
     value, gradient = whole_batch(CASES["gvpo"], batch)
     prompts = [rewards[i::4] for i in range(4)]
     expected = oracles.mean([oracles.gvpo_prompt_loss(r, [0.0] * 4, 0.1) for r in prompts])
     assert value.item() == pytest.approx(expected, rel=1e-12)
     weights = [oracles.gvpo_prompt_gradient(r, [0.0] * 4, 0.1) for r in prompts]
-    per_row = [weights[i % 4][i // 4] / 4 for i in range(len(batch))]
-    parts = [
-        [0.0] * (prompt - 1) + [w] * len(mask) + [0.0]
-        for w, prompt, mask in zip(per_row, batch.prompt_lengths, masks, strict=True)
-    ]
-    torch.testing.assert_close(
-        gradient, torch.tensor([x for part in parts for x in part], dtype=F64), rtol=1e-12, atol=1e-15
-    )
+    per_row = torch.tensor([weights[i % 4][i // 4] / 4 for i in range(16)], dtype=F64)
+    expected_gradient = per_row.repeat_interleave(torch.tensor(batch.lengths))
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("missing", ["dp_size", "batch_num_tokens", "global_batch_size"])

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from mini_batches import actor_config
 from processes import run_forked
 from torch import Tensor
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
 
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
-from grpo_verl_ext.proof.invariance import Case, actor_config, measure, own_case
+from grpo_verl_ext.proof.invariance import Case, measure, own_case
 from grpo_verl_ext.verl_plugin.losses.custom import NameTakenError, token_loss
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "losses"

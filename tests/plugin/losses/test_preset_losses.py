@@ -12,18 +12,14 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from mini_batches import actor_config, ragged_batch, value_and_gradient
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue import LOSSES
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, RaggedBatch, cut, ragged_batch
-from grpo_verl_ext.proof.invariance import (
-    OUR_CASES,
-    PRESET_CASES,
-    actor_config,
-    value_and_gradient,
-)
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout, cut
+from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 
@@ -338,19 +334,14 @@ def test_equals_trl_on_the_whole_mini_batch(name: str, trainers: tuple[type, typ
     torch.testing.assert_close(gradient, trls_gradient, rtol=1e-6, atol=1e-6 * largest)
 
 
-def by_trl(trainer: type, options: dict[str, object], batch: RaggedBatch) -> tuple[float, Tensor]:
+def by_trl(trainer: type, options: dict[str, object], batch: Rollout) -> tuple[float, Tensor]:
     """As `value_and_gradient`, in one pass of one process."""
-    leaves = batch.with_fresh_gradients().log_prob
-    written = [row[p - 1 : -1] for row, p in zip(leaves, batch.prompt_lengths, strict=True)]
-    log_prob, old, mask, advantages = (
-        torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        for rows in (written, batch.old_log_prob, batch.response_mask, batch.advantages)
-    )
+    log_prob, mask = batch.log_prob.clone().requires_grad_(), batch.response_mask
     inputs = {
         **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids"), torch.zeros_like(mask)),
         "completion_mask": mask,
-        "advantages": advantages.sum(1) / mask.sum(1).clamp(min=1),  # the same at each token of the policy's
-        "old_per_token_logps": old,
+        "advantages": batch.advantages.sum(1) / mask.sum(1).clamp(min=1),  # one number for all its tokens
+        "old_per_token_logps": batch.old_log_prob,
         "num_items_in_batch": mask.sum(),
     }
     fake = SimpleNamespace(
@@ -375,4 +366,4 @@ def by_trl(trainer: type, options: dict[str, object], batch: RaggedBatch) -> tup
     )
     loss = trainer._compute_loss(fake, fake.model, inputs)
     loss.backward()
-    return loss.item(), torch.cat([leaf.grad for leaf in leaves])
+    return loss.item(), log_prob.grad[batch.given]
