@@ -17,7 +17,7 @@ from grpo_verl_ext.ablation.compare import (
     steps_of_most,
 )
 from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.power import finished_starts, runs_asked_for, starts_by_rule
+from grpo_verl_ext.ablation.power import finished_starts, seeds_by_rule, starts_by_rule
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, Results, RunResult
 from grpo_verl_ext.ablation.verdicts import Verdict, check_results, control_of, judge
@@ -59,7 +59,7 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
     checks = check_results(results)
     return Analysis(
         results=results,
-        asked_for=runs_asked_for(results),
+        asked_for=_runs_asked_for(results),
         rows=report_rows(results),
         costs=costs,
         threshold=threshold,
@@ -75,11 +75,17 @@ def analyse(results: Results, *, threshold: float | None = None) -> Analysis:
     )
 
 
+def _runs_asked_for(results: Results) -> list[RunResult]:
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+    wanted = seeds_by_rule(results)
+    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
+
+
 def all_warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted, declared = starts_by_rule(results), results.settings.is_declared
-    unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
+    unfinished = [run for run in _runs_asked_for(results) if run.state is not State.FINISHED]
     finished = finished_starts(results, wanted)
     beyond = finished_starts(results, len(results.settings.usable)) - finished
     if results.settings.expect and finished < wanted:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from grpo_verl_ext.ablation.compare import values_of
 from grpo_verl_ext.ablation.declaration import FEWEST, Primary
-from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import Results, RunResult
+from grpo_verl_ext.ablation.table import Results
 
 POWER = 0.8
 """Probability with which a difference is to be found."""
@@ -172,9 +171,3 @@ def finished_starts(results: Results, count: int) -> int:
     declared = results.settings
     finished = [results.seeds_of(name) for name in declared.compared]
     return sum(all(seed in each for each in finished) for seed in declared.seeds[:count])
-
-
-def runs_asked_for(results: Results) -> list[RunResult]:
-    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-    wanted = seeds_by_rule(results)
-    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
