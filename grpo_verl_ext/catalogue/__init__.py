@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import verls
@@ -123,28 +125,27 @@ def knows(config: DictConfig) -> bool:
     return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
 
 
-def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: object) -> None:
+def check_one_preset(words: Sequence[str], config_name: str, preset: object) -> None:
     """Refuse several presets, by words or by files, and a file of this name that is not the package's.
+
+    Hydra must be initialized, for it lists all files that it composes, whichever names which.
 
     Args:
         words: of a training's command.
-        choices: Hydra's, group → option, those of configuration files included.
+        config_name: Hydra's.
         preset: ``algorithm.grpo_ext.preset`` of what they compose.
 
     Raises:
         SettingError: a training has several presets, mixtures under the name of the last, or another file's.
     """
-    # Hydra itself refuses one spelling of the key twice, and does not list `+algo=[a,b]` among its choices.
-    typed = {word.partition("=")[0]: word.partition("=")[2] for word in words if key_of(word) == "algo"}
-    in_files = {
-        group: str(name)
-        for group, name in choices.items()
-        if key_of(group) == "algo" and not any(word.lstrip("+") == group for word in typed)
-    }
-    named = [*typed.items(), *in_files.items()]
-    names = [name for _, each in named for name in re.findall(r"\w+", each) if name in PRESETS]
-    if len({*names}) > 1:
-        out = " and ".join(f"`{group}: {name}`" for group, name in in_files.items())
+    loader = GlobalHydra.instance().config_loader()
+    files = loader.compute_defaults_list(config_name, [*words], RunMode.RUN).defaults
+    found = (re.fullmatch(r"algo/(\w+?)(\.yaml)?", str(each.config_path)) for each in files)
+    names = list(dict.fromkeys(each[1] for each in found if each and each[1] in PRESETS))
+    typed = {name for word in words if key_of(word) == "algo" for name in re.findall(r"\w+", word)}
+    if len(names) > 1:
+        in_files = [f"algo/{name}" for name in names if name not in typed]
+        out = " and ".join(in_files[: len(names) - 1])
         raise SettingError(
             "+algo",
             names,
@@ -154,7 +155,7 @@ def check_one_preset(words: Iterable[str], choices: Mapping[str, Any], preset: o
             fix=f"the same command without {out} in a configuration file"
             if out
             else Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
-            seen=f"+algo is {' and '.join(each for _, each in named)}",
+            seen=f"+algo is {' and '.join(names)}",
         )
     if names and (preset is None or (preset in PRESETS and preset != names[0])):
         raise SettingError(

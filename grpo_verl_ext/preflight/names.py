@@ -107,7 +107,7 @@ def check_preset(config: DictConfig) -> None:
     """
     name = written(config.algorithm).get("preset")
     if HydraConfig.initialized():
-        check_one_preset(HydraConfig.get().overrides.task, HydraConfig.get().runtime.choices, name)
+        check_one_preset(HydraConfig.get().overrides.task, HydraConfig.get().job.config_name, name)
     if name in FAILED and name not in PRESETS:
         raise SettingError(
             _PRESET,

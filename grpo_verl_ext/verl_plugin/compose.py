@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
@@ -70,17 +70,14 @@ def composed(
     try:
         with _hydra_at(config_path):
             try:
-                config: DictConfig = compose(config_name, overrides=[*overrides], return_hydra_config=True)
+                config: DictConfig = compose(config_name, overrides=[*overrides])
             except MissingConfigException as error:
                 if error.options is None:  # the main file is missing, not a preset
                     raise _no_such_training(config_path, config_name) from error
                 raise _no_such_preset(str(error.missing_cfg_file), error.options) from error
             if "actor_rollout_ref" not in config:
                 raise _no_such_training(config_path, config_name)
-            choices = config.hydra.runtime.choices
-            with open_dict(config):
-                del config["hydra"]
-            check_one_preset(overrides, choices, setting(config, f"{SECTION}.preset"))
+            check_one_preset(overrides, config_name, setting(config, f"{SECTION}.preset"))
             return config
     except SettingError as error:
         raise CompositionError(error.problem) from error

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
@@ -10,7 +11,7 @@ import grpo_verl_ext.config
 from grpo_verl_ext import catalogue, driver, preflight
 from grpo_verl_ext.preflight.names import advise_preset, check_preset
 from grpo_verl_ext.utils.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import CompositionError, composed, folder_of
 
 ACTOR = "actor_rollout_ref.actor"
 LOSS = f"{ACTOR}.policy_loss.loss_mode"
@@ -100,19 +101,12 @@ def test_a_preset_that_is_not_there() -> None:
         check_preset(config)
 
 
-def test_two_presets_of_a_trainings_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """verl's driver composes it; another program's group ``algo`` may have several values of its own."""
-    config, hydra = composed(["+algo=gmpo", *WHOLE]), HydraConfig.instance()
-
-    def training(words: list[str], choices: dict[str, str]) -> None:
-        of_hydra = {"overrides": {"task": words}, "runtime": {"choices": choices}}
-        monkeypatch.setattr(hydra, "cfg", OmegaConf.create({"hydra": of_hydra}))
-
-    for words in (["+algo=[gmpo]"], ["+algo=[gmpo,their_own]"], ["theirs=[dapo,gmpo]"]):
-        training(words, {"theirs": "dapo"})
-        check_preset(config)
-    for words, choices in ((["+algo=[dapo,gmpo]"], {}), (["+algo@_global_=gmpo"], {"algo": "dapo"})):
-        training(words, {"algo@_global_": "gmpo", **choices})
+@pytest.mark.parametrize("words", [["+algo=[dapo,gmpo]"], ["+algo@_global_=gmpo", "+algo=dapo"]])
+def test_two_presets_of_a_trainings_own_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl's driver composes it."""
+    with initialize_config_dir(folder_of("config"), version_base=None):
+        config = compose("ppo_trainer", overrides=[*words, *WHOLE], return_hydra_config=True)
+        monkeypatch.setattr(HydraConfig.instance(), "cfg", config)
         with pytest.raises(SettingError, match="a training has one algorithm"):
             check_preset(config)
 
@@ -134,16 +128,22 @@ class TestFiles:
         (folder / "algo" / "gvpo.yaml").write_text(own.replace(change, by))
 
     def test_one_in_the_file_is_a_training_as_any_other(self, tmp_path: Path) -> None:
-        where = self.configuration(tmp_path, "algo: dapo")
+        (tmp_path / "gmpo.yaml").write_text("{}")  # a name of a preset's, and none
+        where = self.configuration(tmp_path, "algo: dapo", "gmpo")
         assert composed(WHOLE, **where).algorithm.grpo_ext.preset == "dapo"
 
     @pytest.mark.parametrize(
         ("defaults", "words"),
-        [(("algo: dapo",), ("+algo@_global_=grpo",)), (("algo: dapo", "algo@_global_: grpo"), ())],
+        [
+            (["algo: dapo"], ["+algo@_global_=grpo"]),
+            (["algo: dapo", "algo@_global_: grpo"], []),
+            (["algo@_global_: [dapo, grpo]"], []),
+            (["algo/dapo.yaml", "/algo/grpo@_global_"], []),
+        ],
     )
-    def test_two_are_refused(self, tmp_path: Path, defaults: tuple[str, ...], words: tuple[str, ...]) -> None:
+    def test_two_are_refused(self, tmp_path: Path, defaults: list[str], words: list[str]) -> None:
         where = self.configuration(tmp_path, *defaults)
-        with pytest.raises(CompositionError, match=r"`algo: dapo`.* in a configuration file$"):
+        with pytest.raises(CompositionError, match=r"without algo/dapo .*in a configuration file$"):
             composed([*WHOLE, *words], **where)
 
     def test_one_that_shadows_ours_is_compared_with_ours(self, tmp_path: Path) -> None:
