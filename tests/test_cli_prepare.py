@@ -26,7 +26,7 @@ def test_made_then_found_then_corrupt_then_forced(run, tmp_path):
     folder = tmp_path / "chain_sum" / "seed-3"
     made = run("chain_sum", "--seed", "3")
     assert made.exit_code == 0
-    assert f"s: {folder}\n" in made.stdout
+    assert f"made: {folder}\n" in made.stdout
     assert "sampled accuracy 0.000, greedy 0.000, on 9 test prompts" in made.stdout
     assert "not a standard start: " in made.stdout
 

@@ -214,7 +214,8 @@ def examine_example(name: str, arguments: list[str]) -> None:
     module = quickstart_arguments()
     example = module.EXAMPLES[name]
     options, overrides = module.parse_arguments(example, arguments)
-    examine_training([f"+algo={options.algo}", "+platform=cpu", f"+task={example.task}", *overrides])
+    place = f"hydra.searchpath=[file://{ROOT}/examples/tasks]"
+    examine_training([f"+algo={options.algo}", "+platform=cpu", place, f"+task={example.task}", *overrides])
 
 
 def quickstart_arguments() -> ModuleType:

@@ -112,16 +112,16 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
             on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
         )
     manifest = outcome.manifest
-    words = outcome.words(
+    lines = [
         f"{TRAIN}  {manifest.settings['train_problems']} prompts",
         f"{TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
         f"{prepared.MODEL_FOLDER}/         sampled accuracy {manifest.sampled_accuracy:.3f}, greedy "
         f"{manifest.greedy_accuracy:.3f}, on {manifest.measured_prompts} test prompts",
-    )
+    ]
     if not manifest.is_standard:
-        words += (
-            "\ngood for a training, but not a standard start: a declared comparison takes models with a "
-            f"greedy accuracy of at least {prepared.GREEDY_AT_LEAST} and a sampled one of "
-            f"{prepared.SAMPLED} ± {prepared.SAMPLED_WITHIN}. For one, type: --seed <another>"
+        lines.append(
+            "good for a training, but not a standard start: a declared comparison takes models with a greedy "
+            f"accuracy of at least {prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± "
+            f"{prepared.SAMPLED_WITHIN}. For one, type: --seed <another>"
         )
-    console.print(words)
+    console.print(outcome.words(*lines))
