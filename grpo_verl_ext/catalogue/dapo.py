@@ -21,7 +21,7 @@ DAPO = Algorithm(
     fixes="collapse of entropy, prompts without a gradient, long responses whose tokens count less",
 )
 
-DAPO_PER_PROMPT = Algorithm(
+_DAPO_PER_PROMPT = Algorithm(
     "dapo_per_prompt",
     "arXiv 2503.14476, eq. 8 as printed",
     Estimator(

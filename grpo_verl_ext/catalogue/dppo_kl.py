@@ -2,4 +2,4 @@
 
 from grpo_verl_ext.catalogue.dppo import dppo
 
-DPPO_KL = dppo("dppo_kl", "eq. 14", "dppo_kl")
+_DPPO_KL = dppo("dppo_kl", "eq. 14", "dppo_kl")

@@ -46,7 +46,7 @@ def _has_several_old_policies(config: DictConfig) -> bool:
 
 _ONE_POLICY = "and kimi's mean reward of a prompt stands for the normaliser of one policy"
 
-KIMI = Algorithm(
+_KIMI = Algorithm(
     "kimi",
     "arXiv 2501.12599, §2.3.2",
     DR_GRPO.estimator,

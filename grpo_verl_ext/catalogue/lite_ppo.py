@@ -4,7 +4,7 @@ from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm
 
-LITE_PPO = Algorithm(
+_LITE_PPO = Algorithm(
     "lite_ppo",
     "arXiv 2508.08221",
     GRPO_OUTCOME,

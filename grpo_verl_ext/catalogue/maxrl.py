@@ -8,7 +8,7 @@ from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 
 _BELOW_0 = "below 0, at which MaxRL, dividing by the mean reward of a prompt, ends the training"
 
-MAXRL = Algorithm(
+_MAXRL = Algorithm(
     "maxrl",
     "arXiv 2602.02710",
     Estimator(

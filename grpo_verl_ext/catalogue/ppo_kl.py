@@ -4,7 +4,7 @@ from grpo_verl_ext.catalogue.grpo import GRPO_LOSS
 from grpo_verl_ext.catalogue.ppo import GAE
 from grpo_verl_ext.catalogue.record import Algorithm
 
-PPO_KL = Algorithm(
+_PPO_KL = Algorithm(
     "ppo_kl",
     "arXiv 2402.03300, eq. 1",
     GAE,

@@ -23,7 +23,7 @@ GPG = VerlsLoss(
         ),
     ),
 )
-GEO_MEAN = VerlsLoss("geo_mean", exact_preset="+algo=gmpo")
+_GEO_MEAN = VerlsLoss("geo_mean", exact_preset="+algo=gmpo")
 CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo=clip_cov")
 KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")
 

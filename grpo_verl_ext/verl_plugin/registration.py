@@ -19,7 +19,7 @@ def register() -> None:
 
     Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that the driver has named.
     """
-    Plugins.instance().register(PresetSearchPath)
+    Plugins.instance().register(_PresetSearchPath)
     resolvers.install_resolvers()
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
@@ -55,7 +55,7 @@ def _register_reward_manager(_reward_manager: ModuleType) -> None:
     import grpo_verl_ext.verl_plugin.rewards.manager  # noqa: F401
 
 
-class PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types
+class _PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types
     """Append ``grpo_verl_ext/config``, then other packages', to Hydra's search path, after verl's folder."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
