@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from grpo_verl_ext.ablation.compare import (
+from grpo_verl_ext.ablation.grid import GridSettings
+from grpo_verl_ext.ablation.measures import (
     Band,
     bands,
     costs_of,
@@ -16,7 +17,6 @@ from grpo_verl_ext.ablation.compare import (
     report_rows,
     steps_of_most,
 )
-from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.power import finished_starts, seeds_by_rule, starts_by_rule
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, Results, RunResult

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation.compare import Band, bands
+from grpo_verl_ext.ablation.measures import Band, bands
 from grpo_verl_ext.ablation.report import Difference, Report
 from grpo_verl_ext.utils.plotting import line_sample, line_style, save_figure, svg
 from grpo_verl_ext.utils.plotting import looks as looks_of

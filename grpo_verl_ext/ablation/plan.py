@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_verl_ext.ablation.analysis import all_warnings, analyse, missing_metrics
-from grpo_verl_ext.ablation.compare import curves_of, values_of
 from grpo_verl_ext.ablation.declaration import FEWEST, Primary, Starts
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.kept import GRID
+from grpo_verl_ext.ablation.measures import curves_of, values_of
 from grpo_verl_ext.ablation.power import (
     MANY,
     POWER,

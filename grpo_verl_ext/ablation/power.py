@@ -20,8 +20,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_verl_ext.ablation.compare import values_of
 from grpo_verl_ext.ablation.declaration import FEWEST, Primary
+from grpo_verl_ext.ablation.measures import values_of
 from grpo_verl_ext.ablation.table import Results
 
 POWER = 0.8

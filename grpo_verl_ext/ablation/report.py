@@ -16,8 +16,8 @@ from typing import Any
 import pandas as pd
 
 from grpo_verl_ext.ablation.analysis import Analysis
-from grpo_verl_ext.ablation.compare import CONFIDENCE
 from grpo_verl_ext.ablation.declaration import Primary
+from grpo_verl_ext.ablation.measures import CONFIDENCE
 from grpo_verl_ext.ablation.table import TABLE, write_table
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, figures
 from grpo_verl_ext.utils.documents import numbers_as_text

@@ -11,9 +11,9 @@ from statistics import fmean
 
 import numpy as np
 
-from grpo_verl_ext.ablation.compare import NO_SPREAD, holm, interval, paired_tests, values_of
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, ManipulationCheck, Primary
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.measures import NO_SPREAD, holm, interval, paired_tests, values_of
 from grpo_verl_ext.ablation.power import MANY, POWER, seeds_by_rule, starts_needed
 from grpo_verl_ext.ablation.table import CheckResult, Results, read_any
 

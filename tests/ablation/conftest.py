@@ -10,10 +10,10 @@ import pytest
 from grpo_verl_ext import cli
 from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.ablation.checks import Plugin
-from grpo_verl_ext.ablation.compare import bands
 from grpo_verl_ext.ablation.declaration import Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.measures import bands
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from grpo_verl_ext.ablation.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.compare import bands
 from grpo_verl_ext.ablation.figures import BELOW, draw, draw_bands, forest
+from grpo_verl_ext.ablation.measures import bands
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of

@@ -5,7 +5,6 @@ from typing import get_args
 
 import pytest
 
-from grpo_verl_ext.ablation.compare import MEASURES
 from grpo_verl_ext.ablation.declaration import (
     Comparison,
     Control,
@@ -16,6 +15,7 @@ from grpo_verl_ext.ablation.declaration import (
     Starts,
 )
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_grid
+from grpo_verl_ext.ablation.measures import MEASURES
 
 GRID = """
 folder: somewhere

@@ -10,8 +10,8 @@ import pytest
 
 import grpo_verl_ext.config
 from grpo_verl_ext.ablation.analysis import analyse
-from grpo_verl_ext.ablation.compare import curves_of
 from grpo_verl_ext.ablation.grid import GridSettings, read_grid
+from grpo_verl_ext.ablation.measures import curves_of
 from grpo_verl_ext.ablation.report import report_of, write_files
 from grpo_verl_ext.ablation.table import read_table
 

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import report as documents
 from grpo_verl_ext.ablation.analysis import Analysis, all_warnings
-from grpo_verl_ext.ablation.compare import (
+from grpo_verl_ext.ablation.figures import draw
+from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.measures import (
     MEASURES,
     costs_of,
     reached,
     report_rows,
 )
-from grpo_verl_ext.ablation.figures import draw
-from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import Results, RunResult, gathered, read_results
 from grpo_verl_ext.ablation.verdicts import Verdict

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.compare import (
+from grpo_verl_ext.ablation.measures import (
     MEASURES,
     compare,
     summarize,

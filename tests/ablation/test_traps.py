@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.analysis import analyse, missing_metrics
-from grpo_verl_ext.ablation.compare import MEASURES, compare
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
 from grpo_verl_ext.ablation.kept import GRID, keep_grid
+from grpo_verl_ext.ablation.measures import MEASURES, compare
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.run import check_records, go
 from grpo_verl_ext.ablation.state import State, status_of

@@ -12,7 +12,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpo_verl_ext.ablation.compare import holm, interval, paired_tests
+from grpo_verl_ext.ablation.measures import holm, interval, paired_tests
 from grpo_verl_ext.ablation.power import difference_sd, extended_starts, power, starts_needed
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, declared_p, outcome_of
 

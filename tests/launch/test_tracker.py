@@ -121,5 +121,5 @@ def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
     table = page.report.analysis.results.table
     write_files(page.report, tmp_path)
     read = pd.read_parquet(tmp_path / "metrics.parquet")
-    assert [*read.columns] == ["variant", "seed", "step", "metric", "value"]
+    assert [*read.columns] == ["run", "variant", "seed", "step", "metric", "value"]
     assert len(read) == len(table) > 1000
