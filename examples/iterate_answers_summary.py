@@ -12,7 +12,7 @@ from statistics import fmean
 
 from scipy.stats import mannwhitneyu
 
-from grpo_verl_ext.ablation.compare import compare
+from grpo_verl_ext.ablation.measures import compare
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.rules import correctness
