@@ -18,9 +18,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from grpo_verl_ext.proof.batch import RaggedBatch
+from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Prepared, Training
-from grpo_verl_ext.proof.rollout import Rollout
 from grpo_verl_ext.runs.dumps import CorruptDumpError, read_dump
 from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.plotting import line_style, looks, save_figure
@@ -74,19 +73,17 @@ def token_weights(preset: str, step: Step) -> Tensor:
         ]
     )
     lengths = step.lengths.tolist()
-    tokens = [torch.full((length,), -1.0, dtype=torch.float64) for length in lengths]
-    after_prompt = [torch.full((1 + length,), -1.0, dtype=torch.float64) for length in lengths]
-    batch = RaggedBatch(
+    given = torch.arange(max(lengths)) < step.lengths.unsqueeze(-1)
+    log_prob = -given.double()
+    rollout = Rollout(
         prompt=step.prompts,
-        prompt_lengths=[1] * rows,
-        response_mask=[torch.ones(length, dtype=torch.int64) for length in lengths],
-        log_prob=after_prompt,
-        entropy=after_prompt,
-        old_log_prob=tokens,
-        ref_log_prob=tokens,
-        advantages=tokens,
+        lengths=lengths,
+        response_mask=given.long(),
+        rewards=step.rewards.unsqueeze(-1),
+        teacher=torch.zeros(rows),
+        **dict.fromkeys(("log_prob", "old_log_prob", "ref_log_prob", "rollout_log_prob"), log_prob),
+        **dict.fromkeys(("entropy", "values", "advantages"), torch.zeros_like(log_prob)),
     )
-    rollout = Rollout(batch, tokens, step.rewards.unsqueeze(-1), torch.zeros(rows), tokens)
     weights = Training(Prepared(config), rollout).weights()[: sum(lengths)]
     return torch.stack([each.mean() for each in weights.split(lengths)])
 

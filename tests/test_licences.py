@@ -38,8 +38,6 @@ NAMED_BY_HAND = {
     "openai-harmony": "Apache-2.0",
     # repoze's: BSD with 3 clauses and one on trademarks; LICENSES.txt in the wheel
     "supervisor": "BSD-3-Clause",
-    # "a BSD style license" of three clauses: licenses/LICENSE in the wheel
-    "zss": "BSD-3-Clause",
     # as its METADATA says: imported, unchanged, at the wish of vLLM's mistral-common; nothing is linked
     "pycountry": "LGPL-2.1-only",
     # Intel's End User License Agreement for Developer Tools, LICENSE.txt in the wheel: free to use and to
