@@ -77,9 +77,7 @@ def save_shards(reference: nn.Module, folder: str) -> None:
 def load_shards(reference: nn.Module, folder: str) -> None:
     """Read the shards that `save_shards` wrote into this rank's reference.
 
-    Raises:
-        FileNotFoundError: there is no file for this rank; with the first reference it would be another run.
-        ValueError: the reference in the checkpoint was sharded differently.
+    Without the file, or with other shards in it, an error is raised: it would be another run.
     """
     file = _shard_file(folder)
     if not file.is_file():
