@@ -75,10 +75,7 @@ def save_shards(reference: nn.Module, folder: str) -> None:
 
 @torch.no_grad()
 def load_shards(reference: nn.Module, folder: str) -> None:
-    """Read the shards that `save_shards` wrote into this rank's reference.
-
-    Without the file, or with other shards in it, an error is raised: it would be another run.
-    """
+    """Read what `save_shards` wrote into this rank's reference; without it, this would be another run."""
     file = _shard_file(folder)
     if not file.is_file():
         raise FileNotFoundError(
