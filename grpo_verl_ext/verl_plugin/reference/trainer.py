@@ -1,6 +1,5 @@
 """Measure the KL to the reference and refresh it from the policy: the part in the trainer."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,16 +41,17 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
     def _save_checkpoint(self) -> None:
         """Save the reference beside the actor's shards, before verl's marker of a complete step."""
         if self._options().ref_model_sync_steps:
-            self.actor_rollout_wg.save_reference(str(self._reference_folder(self.global_steps)))
+            self.actor_rollout_wg.save_reference(
+                str(actor_folder(self.config.trainer, self.global_steps) / "reference")
+            )
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self._options().ref_model_sync_steps and self.global_steps > 0:
-            self.actor_rollout_wg.load_reference(str(self._reference_folder(self.global_steps)))
+            self.actor_rollout_wg.load_reference(
+                str(actor_folder(self.config.trainer, self.global_steps) / "reference")
+            )
 
     def _options(self) -> Options:
         return Options.of_training(self.config.algorithm)
-
-    def _reference_folder(self, step: int) -> Path:
-        return actor_folder(self.config.trainer, step) / "reference"

@@ -19,6 +19,10 @@ from verl.utils.device import get_torch_device
 from grpo_verl_ext.catalogue import ON_FSDP2
 
 _KEY = "algorithm.grpo_ext.ref_model_sync_steps"
+_AS_THE_ACTOR = " ".join(
+    f"'actor_rollout_ref.ref.fsdp_config.{key}=${{actor_rollout_ref.actor.fsdp_config.{key}}}'"
+    for key in ("fsdp_size", "use_orig_params", "wrap_policy")
+)
 
 
 class ReferenceSyncWorkerMixin:
@@ -53,7 +57,7 @@ def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
     Raises:
         ValueError: a model is sharded neither by FSDP1 nor by FSDP2, or the two are sharded differently.
     """
-    for shard, target in _pairs(_shards(reference), _shards(policy), "in the policy"):
+    for shard, target in _pairs(_shards(reference), _shards(policy), "in the policy", _AS_THE_ACTOR):
         wide = torch.promote_types(torch.promote_types(shard.dtype, target.dtype), torch.float32)
         mixed = shard.to(wide)  # the shard itself, if it already has this dtype
         mixed.lerp_(target.to(shard.device, wide), mixup_alpha)
@@ -71,20 +75,15 @@ def save_shards(reference: nn.Module, folder: str) -> None:
 
 @torch.no_grad()
 def load_shards(reference: nn.Module, folder: str) -> None:
-    """Read the shards that `save_shards` wrote into this rank's reference.
-
-    Raises:
-        FileNotFoundError: there is no file for this rank; with the first reference it would be another run.
-        ValueError: the reference in the checkpoint was sharded differently.
-    """
+    """Read what `save_shards` wrote into this rank's reference; without it, this would be another run."""
     file = _shard_file(folder)
     if not file.is_file():
         raise FileNotFoundError(
-            f"{_KEY} is set, but there is no {file}; valid is a checkpoint of such a run on as many ranks. "
-            f"Type: trainer.resume_mode=disable, or ~{_KEY}"
+            f"{_KEY} is set, but without {file} there is no reference to resume with; valid is a checkpoint "
+            f"of such a run on as many ranks. Type: trainer.resume_mode=disable, or ~{_KEY}"
         )
     saved = torch.load(file, weights_only=True, mmap=True)
-    for shard, own in _pairs(_shards(reference), saved, f"in {file}"):
+    for shard, own in _pairs(_shards(reference), saved, f"in {file}", "trainer.resume_mode=disable"):
         shard.copy_(own)
 
 
@@ -121,14 +120,13 @@ def _shards(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _pairs(
-    shards: Mapping[str, Tensor], others: Mapping[str, Tensor], where: str
+    shards: Mapping[str, Tensor], others: Mapping[str, Tensor], where: str, line: str
 ) -> list[tuple[Tensor, Tensor]]:
     for name in {**shards, **others}:
         here, there = (tuple(s[name].shape) if name in s else "missing" for s in (shards, others))
         if here != there:
-            keys = "strategy, fsdp_config.fsdp_size, .use_orig_params and .wrap_policy"
             raise ValueError(
-                f"this rank's shard of {name} is {here} in the reference and {there} {where}; valid are the "
-                f"actor's {keys} for actor_rollout_ref.ref. Type: ~{_KEY}, or trainer.resume_mode=disable"
+                f"this rank's shard of {name} is {here} in the reference and {there} {where}; valid is the "
+                f"same strategy, fsdp_size, use_orig_params and wrap_policy for both. Type: {line}"
             )
     return [(shard, others[name]) for name, shard in shards.items()]
