@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 25390,
+    "lines of the package": 25388,
     "modules": 190,
     "longest function": 45,
     "functions per 1,000 lines": 54,
     "public names per 1,000 lines": 38,
     "names in two or more modules": 16,
     "algorithms' names as strings": 0,
-    "lines of tests": 36450,
+    "lines of tests": 36448,
     "lines of benchmarks": 2401,
     "tracked tree, MB": 10.7,
     "hand-written words in docs": 12797,
