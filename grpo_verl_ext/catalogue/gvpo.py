@@ -16,7 +16,7 @@ from grpo_verl_ext.catalogue.requires import AtLeast, If, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES, several_policies
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, DISTILLATION, POLICY_LOSS, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
 _NAME = "gvpo"
@@ -86,12 +86,6 @@ def _lacks_reference(config: DictConfig) -> bool:
     return setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD)
 
 
-def _adds_distillation(config: DictConfig) -> bool:
-    """Whether the anchor is no teacher, and verl's distillation loss counts."""
-    weight = setting(config, f"{DISTILLATION}.distillation_loss_coef")
-    return bool(weight) and setting(config, ANCHOR) != "teacher"
-
-
 _SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs full support"
 _WHOLE = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1")
 
@@ -125,12 +119,6 @@ GVPO_LOSS = GroupLoss(
             )
         ),
         WHOLE_RESPONSES,
-        Off(
-            "distillation.enabled",
-            "beside GVPO's own distance moves its minimiser off π' e^{R/β} (arXiv 2504.19599, Theorem 1)",
-            when=_adds_distillation,
-            line=Line("distillation.enabled=false", more=f", or {ANCHOR}=teacher"),
-        ),
         Off(
             "algorithm.filter_groups.enable",
             "drops prompts of equal rewards, at which the reference or the teacher would pull, too",

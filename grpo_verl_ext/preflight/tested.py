@@ -65,9 +65,15 @@ def _distils(config: DictConfig) -> bool:
 
 
 def _asks_top_tokens(config: DictConfig) -> bool:
-    """Whether verl distils by a teacher's top tokens, beside the algorithm."""
+    """Whether verl may distil by a teacher's top tokens, beside the algorithm."""
     alone = _distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True)
     return bool(setting(config, "distillation.enabled")) and not alone
+
+
+def _adds_distillation(config: DictConfig) -> bool:
+    """Whether verl's distillation loss counts beside the algorithm's."""
+    weight = setting(config, f"{DISTILLATION}.distillation_loss_coef")
+    return bool(weight) and _distils(config) and _asks_top_tokens(config)
 
 
 def _by_verls_loss(name: str) -> In:
@@ -94,16 +100,6 @@ def _is_seeded_alike(config: DictConfig) -> bool:
 def _resamples(config: DictConfig) -> bool:
     """Whether a critic is trained by one of verl's v1 trainers."""
     return driver(config) == "v1" and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
-
-
-def _has_no_critic(config: DictConfig) -> bool:
-    """Whether the estimator is this package's, and no critic is asked for beside it."""
-    return _is_ours(config) and not setting(config, "critic.enable")
-
-
-def _counts_prompts(config: DictConfig) -> bool:
-    """Whether the loss counts prompts by their responses."""
-    return catalogue.counts_prompts(catalogue.loss_of(config))
 
 
 STATISTIC = refused(
@@ -153,7 +149,7 @@ _SHARED = (
     ),
     _shared(
         "groups",
-        _counts_prompts,
+        lambda config: catalogue.counts_prompts(catalogue.loss_of(config)),
         Same(
             f"{ACTOR}.rollout_n",
             f"{ROLLOUT}.n",
@@ -173,6 +169,11 @@ _SHARED = (
             "makes the distillation the whole loss: the algorithm does nothing",
             refuse=True,
             when=_distils,
+        ),
+        Off(
+            "distillation.enabled",
+            "adds verl's distillation loss to the algorithm's",
+            when=_adds_distillation,
         ),
     ),
     _shared(
@@ -227,10 +228,17 @@ _SHARED = (
             refuse=True,
             when=_is_seeded_alike,
         ),
+        In(
+            f"{ROLLOUT}.top_k",
+            (-1,),
+            "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
+            refuse=True,
+            when=If(f"{ROLLOUT}.top_k", (1,)),
+        ),
     ),
     _shared(
         "critic-warmup",
-        _has_no_critic,
+        lambda config: _is_ours(config) and not setting(config, "critic.enable"),
         AtMost(
             "trainer.critic_warmup",
             1,

@@ -392,7 +392,7 @@ WRONG = {
             *("distillation.enabled=true", "distillation.nnodes=1"),
             "distillation.teacher_models.teacher_model.model_path=HuggingFaceTB/SmolLM2-135M",
         ],
-        "gvpo",
+        "distillation",
     ),
     "GVPO around the reference without the prompts of equal rewards": (
         "gvpo",

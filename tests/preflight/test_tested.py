@@ -66,11 +66,9 @@ def test_a_value_outside_is_found_and_the_line_mends_it(name: str, row: In) -> N
 
 SHARE = f"++{OURS}.stored_responses={{share: 0.5}}"
 HISTORY = f"++{OURS}.stored_responses={{share: 0.5, source: history, max_age: 9}}"
-SYNC = f"{MODE}=grpo_ext_sync"
-MEGATRON = ["model_engine=megatron", f"{ACTOR}.ppo_epochs=2"]
+SYNC, MEGATRON = f"{MODE}=grpo_ext_sync", ["model_engine=megatron", f"{ACTOR}.ppo_epochs=2"]
 TOKENS = f"{CORRECTION}.rollout_rs='seq_mean_k1,token_k1'"
 BYPASS, FILTER = f"{CORRECTION}.bypass_mode=true", "algorithm.filter_groups.enable=true"
-KL = "algorithm.use_kl_in_reward=true"
 DISTILS = ["distillation.enabled=true", "distillation.distillation_loss.loss_mode=forward_kl_topk"]
 ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_rewards=false"]
 OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
@@ -112,6 +110,8 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("dapo", [BYPASS, f"{CORRECTION}.rollout_is=token"], "rollout-correction rollout_is", R),
     ("gspo", [BYPASS, f"{CORRECTION}.rollout_rs=seq_mean_k1"], "rollout-correction rollout_rs", R),
     ("cispo", ALONE, "distillation use_task_rewards", R),
+    ("grpo", [*SERVED, DISTILS[0]], "distillation enabled", W),
+    ("grpo", [f"{ROLLOUT}.top_k=1"], "group-size top_k", R),
     ("grpo", ["model_engine=megatron", f"{ACTOR}.strategy=fsdp2"], "engine strategy", R),
     ("grpo", [SHARE], "stored-responses trainer_mode", R),
     ("grpo", [HISTORY.replace(", max_age: 9", ""), SYNC], "stored-responses max_age", R),
@@ -123,7 +123,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("grpo", [f"++{OURS}.seed_requests=1"], "seeds default_agent_loop", R),
     ("grpo", [f"++{OURS}.seed_requests=1", f"{MODE}=colocate_async"], "seeds trainer_mode", R),
     ("grpo_process", [f"{MODE}=sync"], "steps trainer_mode", R),
-    ("grpo_process", [KL], "steps use_kl_in_reward", R),
+    ("grpo_process", ["algorithm.use_kl_in_reward=true"], "steps use_kl_in_reward", R),
     ("grpo_process", OVERLONG, "steps enable", R),
     ("gdpo", MODELS, "several-rewards name", R),
     ("grpo_process", [f"{ROLLOUT}.agent.default_agent_loop=tool_agent"], "steps default_agent_loop", R),
