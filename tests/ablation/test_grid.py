@@ -97,7 +97,7 @@ def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["step=3"], r"step=3 is not known; valid are folder, steps, base, axes"),
+        (["step=3"], r"step=3 is not known; valid are axes, seeds, baseline, primary"),
         (["steps=0"], r"steps is 0; valid is an integer ≥ 1"),
         (["seeds=[]"], r"seeds is empty"),
         (["metrics=[]"], r"metrics is empty"),

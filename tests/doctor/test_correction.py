@@ -205,7 +205,7 @@ def test_json_has_the_command_and_what_was_mended(whole: list[str]) -> None:
 def test_without_a_command_there_is_nothing_to_correct() -> None:
     result = CliRunner().invoke(app, ["doctor", "--fix"])
     assert result.exit_code == 2
-    assert "doctor --fix +algo=" in result.stderr.replace("\n", " ")
+    assert "doctor --fix +algo=" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_the_grid_that_lies_with_its_runs(file: Path, content: bytes) -> None:
     except AblationError as error:
         left_in_place(written, content, error)
     else:
-        assert results.baseline in results.variants
+        assert results.settings.base_variant in results.variants
 
 
 def a_run(folder: Path) -> GridRun:
