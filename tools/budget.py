@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 25384,
+    "lines of the package": 25377,
     "modules": 190,
     "longest function": 45,
     "functions per 1,000 lines": 54,

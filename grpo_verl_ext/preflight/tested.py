@@ -72,8 +72,8 @@ def _asks_top_tokens(config: DictConfig) -> bool:
 
 def _adds_distillation(config: DictConfig) -> bool:
     """Whether verl's distillation loss counts beside the algorithm's."""
-    weight = setting(config, f"{DISTILLATION}.distillation_loss_coef")
-    return bool(weight) and _distils(config) and _asks_top_tokens(config)
+    keys = (f"{DISTILLATION}.{name}" for name in ("distillation_loss_coef", "use_task_rewards"))
+    return _distils(config) and all(setting(config, key, True) for key in keys)
 
 
 def _by_verls_loss(name: str) -> In:

@@ -105,10 +105,7 @@ def _advantages(algorithm: Algorithm, prepared: Prepared, rows: Rollout, mask: T
         totals = scores.sum(dim=-1)
         each = evaluation.response_advantages(estimator, totals, rows.prompt, member, learnt, scale)
     advantages = evaluation.token_advantages(estimator, each, mask, learnt, rows.prompt)
-    anchor, policy_loss = (
-        setting(prepared.config, f"{SECTION}.gvpo_anchor", "old"),
-        prepared.actor.policy_loss,
-    )
+    anchor = setting(prepared.config, f"{SECTION}.gvpo_anchor", "old")
     if anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
         return advantages
     of_anchor = rows.teacher if anchor == "teacher" else sequence_sums(rows.ref_log_prob, mask)

@@ -17,11 +17,7 @@ from grpo_verl_ext.catalogue.verls import (
 from grpo_verl_ext.rewards import functions, weighted_sum
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, SECTION, moved_key, setting
-from grpo_verl_ext.verl_plugin.config import (
-    REWARD_MANAGER,
-    Options,
-    written,
-)
+from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, written
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template, model_shape
 
@@ -30,7 +26,7 @@ _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 
 
 def check_rewards(config: DictConfig) -> None:
-    """Refuse weights that name no part of our reward, functions that fail to load, and a missing package.
+    """Refuse weights that name no part of our reward, and functions that fail to load.
 
     In a rollout verl only logs the error. A function whose file, package or imports are missing here is not
     checked: on a cluster perhaps only the workers have them.
