@@ -304,7 +304,7 @@ class TestGroups:
 
     def test_a_wrong_anchor(self, gvpo: Config) -> None:
         assert refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="reference")) == (
-            "algorithm.grpo_ext.gvpo_anchor is reference; valid are old, ref, teacher. "
+            "algorithm.grpo_ext.gvpo_anchor is reference; valid are old, ref. "
             "Type: algorithm.grpo_ext.gvpo_anchor=old"
         )
 

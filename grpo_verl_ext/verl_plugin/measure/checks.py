@@ -96,9 +96,9 @@ GOLD_MEASUREMENT = Feature(
     ),
     checks={"gold-responses": check_gold_responses},
     done_by_trainer={"gold_responses.files": "measures them"},
-    trainer="measure.gold_responses:GoldResponseMixin",
+    trainer=".measure.gold_responses:GoldResponseMixin",
 )
-TRAINING_REWARDS = Feature(trainer="measure.training_rewards:TrainingRewardMixin")
+TRAINING_REWARDS = Feature(trainer=".measure.training_rewards:TrainingRewardMixin")
 REQUEST_SEEDS = Feature(
     name="seeds",
     used=has_option("seed_requests"),

@@ -60,5 +60,6 @@ REFERENCE_REFRESH = Feature(
         ),
     ),
     done_by_trainer={"ref_model_sync_steps": "refreshes the reference"},
-    trainer="reference.trainer:ReferenceSyncTrainerMixin",
+    trainer=".reference.trainer:ReferenceSyncTrainerMixin",
+    worker=".reference.worker:ReferenceSyncWorkerMixin",
 )

@@ -16,12 +16,8 @@ from grpo_verl_ext.catalogue.verls import (
 )
 from grpo_verl_ext.rewards import functions, weighted_sum
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, SECTION, moved_key, setting
-from grpo_verl_ext.verl_plugin.config import (
-    REWARD_MANAGER,
-    Options,
-    written,
-)
+from grpo_verl_ext.utils.keys import MODEL, REWARD_MANAGER, ROLLOUT, SECTION, moved_key, setting, written
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template, model_shape
 

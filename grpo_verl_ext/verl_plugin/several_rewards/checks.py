@@ -6,8 +6,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import SECTION, setting
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
+from grpo_verl_ext.utils.keys import REWARD_MANAGER, SECTION, setting
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 _KEYS = "algorithm.gdpo_reward_keys"
@@ -85,5 +84,5 @@ SEVERAL_REWARDS = Feature(
         *OTHER_REWARDS,
     ),
     checks={"reported-rewards": check_rewards},
-    trainer="several_rewards.trainer:SeveralRewardsMixin",
+    trainer=".several_rewards.trainer:SeveralRewardsMixin",
 )

@@ -9,9 +9,9 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, NoneWith, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, setting
+from grpo_verl_ext.utils.keys import AGENT_LOOP, REWARD_MANAGER, setting
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 
@@ -55,6 +55,6 @@ STEP_REWARDS = Feature(
         *OTHER_REWARDS,
     ),
     checks={"reported-steps": check_steps},
-    trainer="steps.trainer:ProcessSupervisionMixin",
-    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
+    trainer=".steps.trainer:ProcessSupervisionMixin",
+    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), ".rollout.agent_loops"),
 )

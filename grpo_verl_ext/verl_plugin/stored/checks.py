@@ -61,6 +61,6 @@ STORED_RESPONSES = Feature(
         Off(BYPASS, "makes another anchor of GVPO for each response", when=catalogue.has_groups),
     ),
     checks={"stored-responses": check_stored_responses},
-    trainer="stored.trainer:StoredResponsesMixin",
-    agent_loops={STORED_AGENT_LOOP: "stored.rollout"},
+    trainer=".stored.trainer:StoredResponsesMixin",
+    agent_loops={STORED_AGENT_LOOP: ".stored.rollout"},
 )
