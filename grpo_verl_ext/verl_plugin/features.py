@@ -2,7 +2,7 @@
 
 Whatever treats all features alike goes through `all_features`: the checks before a training, the page of
 support, the trainer modes and the registration of agent loops. A new feature is a folder, a record in its
-``checks.py``, and a line of `_RECORDS`. In another package it is an entry point of the group
+``checks.py``, and a name in `_FOLDERS`. In another package it is an entry point of the group
 ``grpo_verl_ext.features``, ``NAME = "package.module:RECORD"``.
 """
 
@@ -28,17 +28,8 @@ Refuse = Callable[[DictConfig], None]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 
-_RECORDS = (
-    ".reference.checks:REFERENCE_REFRESH",
-    ".measure.checks:GOLD_MEASUREMENT",
-    ".measure.checks:TRAINING_REWARDS",
-    ".measure.checks:REQUEST_SEEDS",
-    ".stored.checks:STORED_RESPONSES",
-    ".steps.checks:STEP_REWARDS",
-    ".several_rewards.checks:SEVERAL_REWARDS",
-    ".rewards.checks:REWARD_MODELS",
-)
-"""Module and name of each feature's record, in the order of their checks; loaded when they are asked for."""
+_FOLDERS = ("reference", "measure", "stored", "steps", "several_rewards", "rewards")
+"""Folders of features, in the order of their checks; loaded when they are asked for."""
 FAILED: dict[str, str] = {}
 """Features of other packages that could not be loaded → why."""
 
@@ -81,7 +72,9 @@ class Feature:
 @functools.cache
 def all_features() -> tuple[Feature, ...]:
     """Return the records of all features, those of other packages last."""
-    return (*(load_named(name) for name in _RECORDS), *foreign_features())
+    modules = (load_named(f".{folder}.checks") for folder in _FOLDERS)
+    own = (each for module in modules for each in vars(module).values() if isinstance(each, Feature))
+    return (*own, *foreign_features())
 
 
 @functools.cache

@@ -26,7 +26,7 @@ def with_parts(worker: type, config: DictConfig) -> type:
     return type(worker.__name__, (*map(load_named, used), worker), {})
 
 
-class GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
+class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
     """All additions to a trainer of verl, mixed in before its class."""
 
     verl_mode: ClassVar[str]
@@ -52,21 +52,21 @@ class GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  #
 
 
 @register_trainer("grpo_ext_sync")
-class GroupTrainerSync(GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
+class GroupTrainerSync(_GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
     """verl's ``sync`` with the additions: rollout and training take turns."""
 
     verl_mode = "sync"
 
 
 @register_trainer("grpo_ext_colocate_async")
-class GroupTrainerColocateAsync(GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
+class _GroupTrainerColocateAsync(_GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
     """verl's ``colocate_async`` with the additions: unfinished responses continue in the next step."""
 
     verl_mode = "colocate_async"
 
 
 @register_trainer("grpo_ext_separate_async")
-class GroupTrainerSeparateAsync(GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
+class _GroupTrainerSeparateAsync(_GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
     """verl's ``separate_async`` with the additions: the rollout runs on machines of its own."""
 
     verl_mode = "separate_async"

@@ -7,11 +7,12 @@ from operator import attrgetter
 import pytest
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 from grpo_verl_ext.preflight import ADVICE, CHECKS
 from grpo_verl_ext.preflight.names import advise_features
-from grpo_verl_ext.verl_plugin import features, trainer_modes
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
+from grpo_verl_ext.verl_plugin import features
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
 
 
@@ -25,8 +26,8 @@ def test_every_part_in_the_trainer_is_mixed_into_every_mode():
         "ProcessSupervisionMixin",
         "SeveralRewardsMixin",
     ]
-    for mode in ("GroupTrainerSync", "GroupTrainerColocateAsync", "GroupTrainerSeparateAsync"):
-        lineage = getattr(trainer_modes, mode).__mro__
+    for mode in TRAINER_MODES:
+        lineage = get_trainer_cls(mode).__mro__
         assert [each for each in lineage if each in parts] == parts
 
 

@@ -15,7 +15,7 @@ _REPORTED_BY_VERLS = ("score", "acc")
 """Numbers that a reward function of verl 0.9's reports, for one data source or another."""
 
 
-def check_rewards(config: DictConfig) -> None:
+def _check_rewards(config: DictConfig) -> None:
     """Refuse GDPO with fewer than two rewards, or with one that the function which is asked does not report.
 
     That is known of this package's function and of verl's. verl asks its reward server where one is enabled.
@@ -62,7 +62,7 @@ def check_rewards(config: DictConfig) -> None:
         )
 
 
-SEVERAL_REWARDS = Feature(
+_SEVERAL_REWARDS = Feature(
     name="several-rewards",
     used=catalogue.learns_from_several_rewards,
     requires=(
@@ -83,6 +83,6 @@ SEVERAL_REWARDS = Feature(
         ),
         *OTHER_REWARDS,
     ),
-    checks={"reported-rewards": check_rewards},
+    checks={"reported-rewards": _check_rewards},
     trainer=".several_rewards.trainer:SeveralRewardsMixin",
 )

@@ -15,7 +15,7 @@ from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 
-def check_steps(config: DictConfig) -> None:
+def _check_steps(config: DictConfig) -> None:
     """Refuse ``grpo_process`` with data that ask for a loop without steps, or a function that reports none.
 
     What a function reports is known where this package's loops and a manager that keeps it are configured.
@@ -41,7 +41,7 @@ def check_steps(config: DictConfig) -> None:
 
 _GIVEN = "reward.custom_reward_function.reward_kwargs.step_rewards"
 
-STEP_REWARDS = Feature(
+_STEP_REWARDS = Feature(
     name="steps",
     used=catalogue.learns_from_steps,
     requires=(
@@ -54,7 +54,7 @@ STEP_REWARDS = Feature(
         ),
         *OTHER_REWARDS,
     ),
-    checks={"reported-steps": check_steps},
+    checks={"reported-steps": _check_steps},
     trainer=".steps.trainer:ProcessSupervisionMixin",
     agent_loops=dict.fromkeys(AGENT_LOOPS.values(), ".rollout.agent_loops"),
 )
