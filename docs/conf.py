@@ -108,6 +108,7 @@ troubleshooting
 ablations
 anatomy
 Results on the embedded task <repository/examples/ablations/RESULTS>
+Distillation, an example <repository/examples/teacher/README>
 ```
 
 ```{toctree}

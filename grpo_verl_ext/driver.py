@@ -34,7 +34,7 @@ PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
 
 
-SIZES = ("num_cpus", "num_gpus", "_system_config")
+_SIZES = ("num_cpus", "num_gpus", "_system_config")
 """Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
 _PYTHON = "runtime_env.py_executable"
 """Key of the program that Ray runs to start a worker."""
@@ -165,7 +165,7 @@ def settle_ray(config: DictConfig) -> WhichRay:
             if not OmegaConf.select(section, _PYTHON):
                 OmegaConf.update(section, _PYTHON, forked_worker.command())
         else:
-            for name in SIZES:
+            for name in _SIZES:
                 section.pop(name, None)
     return ray
 

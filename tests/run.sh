@@ -40,8 +40,11 @@ else
     "${parallel[@]}" -m "not e2e" --numprocesses 3 "$@"
     # Two trainings at a time, and nothing else: while one starts, it uses a single core.
     "${parallel[@]}" -m e2e "$@"
+    # In a session of its own, for nothing else may know the package.
+    "${parallel[@]}" "$@" examples/teacher/tests
   else
     # Its one training waits for much, beside which the other tests go on.
     "${parallel[@]}" --numprocesses 3
+    "${parallel[@]}" examples/teacher/tests
   fi
 fi

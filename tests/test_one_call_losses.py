@@ -330,19 +330,6 @@ def test_verl_is_not_imported(interpreter: Python) -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_distillation_in_one_call_is_gvpos_around_the_teacher() -> None:
-    """As the error says that stands in the place of a function: ½ Var(log π_θ − log π_T), k − 1."""
-    with pytest.raises(AttributeError, match=r"gvpo_distill.*losses\.gvpo\(log_prob, teacher_log_prob"):
-        losses.gvpo_distill  # noqa: B018
-    log_prob = torch.tensor([[-1.0, -2.0], [-0.5, -4.0], [-3.0, -1.0]], dtype=torch.float64)
-    teacher = torch.tensor([[-2.0, -2.0], [-1.0, -1.0], [-1.0, -1.5]], dtype=torch.float64)
-    found, _ = losses.gvpo(
-        log_prob, teacher, torch.ones(3, 2), rewards=torch.zeros(3), groups=["a"] * 3, gvpo_beta=1
-    )
-    # 1, −2.5, −1.5 with the mean −1
-    assert found.item() == pytest.approx(0.5 * (2.0**2 + 1.5**2 + 0.5**2) / 2)
-
-
 @pytest.mark.parametrize("name", ["grpo", "gvpo", "topr", "kimi", "dr_grpo"])
 def test_no_gradient_flows_through_the_old_log_probs_or_the_advantages(name: str) -> None:
     """Though they may be the very tensor whose gradient is asked for."""

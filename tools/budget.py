@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 25377,
-    "modules": 190,
+    "lines of the package": 24608,
+    "modules": 183,
     "longest function": 45,
     "functions per 1,000 lines": 54,
     "public names per 1,000 lines": 38,
-    "names in two or more modules": 16,
+    "names in two or more modules": 14,
     "algorithms' names as strings": 0,
-    "lines of tests": 36448,
+    "lines of tests": 34916,
     "lines of benchmarks": 2401,
     "tracked tree, MB": 10.7,
-    "hand-written words in docs": 12797,
-    "words of README": 690,
+    "hand-written words in docs": 11985,
+    "words of README": 689,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
 NAMES_ALLOWED = ("catalogue", "config")

@@ -27,6 +27,7 @@ PAGES = (
     "SECURITY.md",
     "benchmarks/README.md",
     "examples/ablations/RESULTS.md",
+    "examples/teacher/README.md",
     "recipe/grpo_verl_ext/README.md",
 )
 

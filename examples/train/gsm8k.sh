@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train Qwen2.5-0.5B-Instruct, or 1.5B, on GSM8K with any algorithm of this package but gvpo_distill (distill.sh): FSDP, vLLM.
+# Train Qwen2.5-0.5B-Instruct, or 1.5B, on GSM8K with any algorithm of this package: FSDP, vLLM.
 # gdpo needs a reward function that reports several rewards: reward.custom_reward_function.path=<file>.
 #
 #   ALGO=dapo bash examples/train/gsm8k.sh [key=value …]

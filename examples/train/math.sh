@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train Qwen2.5-Math-7B on MATH with any algorithm of this package but grpo_process and gvpo_distill (distill.sh): FSDP, vLLM.
+# Train Qwen2.5-Math-7B on MATH with any algorithm of this package but grpo_process: FSDP, vLLM.
 # gdpo needs a reward function that reports several rewards: reward.custom_reward_function.path=<file>.
 #
 #   ALGO=dr_grpo bash examples/train/math.sh [key=value …]
@@ -15,7 +15,7 @@
 # The training was not run, for lack of GPUs.
 set -xeuo pipefail
 
-# a file of grpo_verl_ext/config/algo, but for grpo_process and gvpo_distill
+# a file of grpo_verl_ext/config/algo, but for grpo_process
 ALGO=${ALGO:-grpo}
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-7B}
 DATA=${DATA:-$HOME/data/math}

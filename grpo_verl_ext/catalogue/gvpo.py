@@ -12,7 +12,7 @@ from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.catalogue.requires import AtLeast, If, In, Off, refused
+from grpo_verl_ext.catalogue.requires import AtLeast, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
 from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES, several_policies
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -25,6 +25,8 @@ ALL_TERMS = "all"
 TERMS = (ALL_TERMS, *gvpo_terms.ABLATED_LOSSES)
 
 ANCHOR = f"{SECTION}.gvpo_anchor"
+ANCHORS = {"old": "old_log_probs", "ref": "ref_log_prob"}
+"""Values of that key → field of verl's batch with the anchor's log-probs; features may add others."""
 BETA = f"{POLICY_LOSS}.gvpo_beta"
 _WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
 
@@ -86,6 +88,11 @@ def _lacks_reference(config: DictConfig) -> bool:
     return setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD)
 
 
+def _pulls_by_itself(config: DictConfig) -> bool:
+    """Whether the anchor is another than the policy of the rollout."""
+    return bool(setting(config, ANCHOR, "old") != "old")
+
+
 _SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs full support"
 _WHOLE = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1")
 
@@ -121,8 +128,8 @@ GVPO_LOSS = GroupLoss(
         WHOLE_RESPONSES,
         Off(
             "algorithm.filter_groups.enable",
-            "drops prompts of equal rewards, at which the reference or the teacher would pull, too",
-            when=If(ANCHOR, ("ref", "teacher")),
+            "drops prompts of equal rewards, at which the anchor would pull, too",
+            when=_pulls_by_itself,
         ),
     ),
 )

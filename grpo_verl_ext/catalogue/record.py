@@ -55,7 +55,7 @@ class Estimator:
         one_output: why a session with several outputs is refused; empty if the last one counts.
         needs_steps: learns from the rewards of steps, by `algorithms.process`.
         several_rewards: learns from each reward of ``algorithm.gdpo_reward_keys``, by `advantages.decoupled`.
-        needs_teacher: learns from a teacher's log-probs alone, whatever the rewards are.
+        ignores_rewards: learns from GVPO's anchor alone, whatever the rewards are.
         kl_in_loss: its paper's loss contains k3 and k3's gradient.
         requires: what it was tested with.
     """
@@ -68,7 +68,7 @@ class Estimator:
     one_output: str = ""
     needs_steps: bool = False
     several_rewards: bool = False
-    needs_teacher: bool = False
+    ignores_rewards: bool = False
     kl_in_loss: bool = False
     requires: tuple[In, ...] = ()
 

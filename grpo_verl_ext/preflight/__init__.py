@@ -15,8 +15,7 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 
 from grpo_verl_ext.preflight import algorithm, environment, files, names, tested, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
-from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import written
+from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.cpu import checks as cpu
 from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
 
@@ -42,6 +41,7 @@ CHECKS: Mapping[str, Refuse] = {
 
 ADVICE: Mapping[str, Advise] = {
     "preset": names.advise_preset,
+    "features": names.advise_features,
     "kl-gradient": algorithm.advise_kl_gradient,
     "batch-scale": algorithm.advise_batch_scale,
     "mini-batch": algorithm.advise_mini_batch,

@@ -24,9 +24,10 @@ from grpo_verl_ext.utils.keys import (
     ROLLOUT,
     SECTION,
     setting,
+    written,
 )
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.verl_plugin.config import Options, written
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
 

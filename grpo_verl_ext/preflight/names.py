@@ -27,10 +27,10 @@ from grpo_verl_ext.catalogue.requires import VERLS_MODES
 from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
-from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting
+from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting, written
+from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.algorithms import is_of
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
-from grpo_verl_ext.verl_plugin.features import all_features
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
 
@@ -70,7 +70,7 @@ def _unknown(config: DictConfig) -> Iterator[tuple[str, str, list[str]]]:
     loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
     # Agent loops of a user's own are registered in a file that only the workers read.
     if isinstance(loop, str) and loop.startswith(PREFIX):
-        own = (name for feature in all_features() for name in feature.agent_loops)
+        own = (name for feature in features.all_features() for name in feature.agent_loops)
         yield from _missing(AGENT_LOOP, loop, own)
     if registers_elsewhere(config):
         return
@@ -124,6 +124,13 @@ def check_preset(config: DictConfig) -> None:
             valid=tuple(sorted(PRESETS)),
             fix=Line(f"+algo={nearest}") if nearest else Line(f"~{_PRESET}"),
         )
+
+
+def advise_features(_config: DictConfig) -> Iterator[Problem]:
+    """Warn of features of other packages that could not be loaded."""
+    for name, why in features.FAILED.items():
+        seen = f"the feature {name} of another package could not be loaded: {why}"
+        yield Problem("", None, "the same command after that package was mended or removed", seen=seen)
 
 
 def advise_preset(config: DictConfig) -> Iterator[Problem]:

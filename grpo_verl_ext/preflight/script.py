@@ -16,10 +16,10 @@ from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import as_typed
-from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, MODE, ROLLOUT, key_of, moved_key, setting
+from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, MODE, ROLLOUT, key_of, moved_key, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, written
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.mini_batch import plan
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, ON_FSDP2, STATISTIC_ENGINES, Estimator, Loss
+from grpo_verl_ext.catalogue.gvpo import ANCHOR, ANCHORS
 from grpo_verl_ext.catalogue.ppo import GAE
 from grpo_verl_ext.catalogue.requires import (
     OUR_MODES,
@@ -46,7 +47,6 @@ from grpo_verl_ext.utils.keys import (
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
-from grpo_verl_ext.verl_plugin.teacher.checks import has_teacher
 
 _STRATEGY = f"{ACTOR}.strategy"
 _ONE_UPDATE = (f"{ACTOR}.ppo_epochs=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
@@ -61,11 +61,12 @@ def _is_ours(config: DictConfig) -> bool:
 
 def _distils(config: DictConfig) -> bool:
     """Whether verl's distillation loss takes part, beside the algorithm or in its place."""
-    return bool(setting(config, "distillation.enabled")) and not has_teacher(config)
+    is_replaced = catalogue.has_groups(config) and setting(config, ANCHOR, "old") not in ANCHORS
+    return bool(setting(config, "distillation.enabled")) and not is_replaced
 
 
 def _asks_top_tokens(config: DictConfig) -> bool:
-    """Whether verl may distil by a teacher's top tokens, beside the algorithm."""
+    """Whether verl may distil by top tokens, beside the algorithm."""
     alone = _distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True)
     return bool(setting(config, "distillation.enabled")) and not alone
 
@@ -95,11 +96,6 @@ def _is_seeded_alike(config: DictConfig) -> bool:
     is_own = setting(config, AGENT_LOOP) not in (*AGENT_LOOPS, *AGENT_LOOPS.values())
     is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and driver(config) == "v1"
     return is_alike and not is_own and setting(config, SEED_REQUESTS) is None
-
-
-def _resamples(config: DictConfig) -> bool:
-    """Whether a critic is trained by one of verl's v1 trainers."""
-    return driver(config) == "v1" and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
 
 
 STATISTIC = refused(
@@ -248,7 +244,9 @@ _SHARED = (
     ),
     _shared(
         "pf-ppo",
-        _resamples,
+        lambda config: (
+            driver(config) == "v1" and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
+        ),
         Off(
             "algorithm.use_pf_ppo",
             "gives a response the advantage of another, drawn by its reward",

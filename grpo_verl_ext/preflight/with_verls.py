@@ -133,12 +133,6 @@ def _divisible(match: re.Match[str], config: DictConfig) -> str:
     return Line(f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}")
 
 
-def _one_teacher(match: re.Match[str], _config: DictConfig) -> str:
-    inference = "distillation.teacher_models.teacher_model.inference"
-    size = math.gcd(int(match["size"]), int(match["pool"]))
-    return Line(f"{inference}.tensor_model_parallel_size={size}")
-
-
 _LINES: Mapping[str, _Line] = {
     r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'": _micro_batch,
     r"Please remove '(?P<key>[\w.]+)'": lambda match, _: Line(f"{_full(match['key'])}=null"),
@@ -146,7 +140,6 @@ _LINES: Mapping[str, _Line] = {
     r"train_batch_size \((?P<prompts>\d+)\) must be >= (?P<key>[\w.]+) ": (
         lambda match, _: Line(f"{_full(match['key'])}={match['prompts']}")
     ),
-    r"per_replica_world_size \((?P<size>\d+)\) must divide the .* = (?P<pool>\d+)\)": _one_teacher,
 }
 """verl's commonest refusals → what to type."""
 

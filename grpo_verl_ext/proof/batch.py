@@ -51,7 +51,7 @@ class Rollout:
         rollout_log_prob: of the engine that sampled.
         values: of a critic.
         rewards: (B, M) by M reward functions; the first is the one that verl sees.
-        teacher: (B,) log π_T(y).
+        of_anchor: (B,) log π′(y) of GVPO, where a feature gives it.
         rollout_is_weights: of a rollout correction.
     """
 
@@ -66,7 +66,7 @@ class Rollout:
     values: Tensor
     advantages: Tensor
     rewards: Tensor
-    teacher: Tensor
+    of_anchor: Tensor
     rollout_is_weights: Tensor | None = None
 
     @property
@@ -242,9 +242,9 @@ def synthetic_rollout(bounds: Iterable[float] = (), num_rewards: int = 2, seed: 
         "advantages": torch.zeros_like(old),
     }
     prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    teacher = (old * given).sum(-1) + normal(len(lengths))
+    of_anchor = (old * given).sum(-1) + normal(len(lengths))
     tensors = {name: values * given for name, values in columns.items()}
-    return Rollout(prompt, lengths, mask, rewards=rewards, teacher=teacher, **tensors)
+    return Rollout(prompt, lengths, mask, rewards=rewards, of_anchor=of_anchor, **tensors)
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:

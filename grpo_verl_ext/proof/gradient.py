@@ -34,7 +34,7 @@ from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHORS, anchored_targets
+from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHOR_FIELDS, anchored_targets
 
 _OTHER_DRIVERS = {keys.FULLY_ASYNC, keys.ONE_STEP_OFF}
 _BUDGET = "data.max_response_length"
@@ -115,7 +115,7 @@ class Training:
         is_bypassed = setting(prepared.config, keys.BYPASS)
         self.rollout = replace(rollout, old_log_prob=rollout.rollout_log_prob) if is_bypassed else rollout
         self._rewards = setting(prepared.config, "algorithm.gdpo_reward_keys")
-        self._anchor = ANCHORS[str((prepared.algorithm.get("grpo_ext") or {}).get("gvpo_anchor", "old"))]
+        self._anchor = ANCHOR_FIELDS[setting(prepared.config, f"{SECTION}.gvpo_anchor", "old")]
 
     @cached_property
     def scored(self) -> DataProto:
@@ -173,7 +173,7 @@ class Training:
         if self._anchor == wire.Field.OLD_LOG_PROBS or not has_groups:
             return rows
         _, fields = rows.micro_batch([*range(len(rows.lengths))], dp_size=1)
-        fields[wire.Field.TEACHER_LOG_PROB] = rows.teacher
+        fields = {self._anchor: rows.of_anchor} | dict(fields.items())
         targets = anchored_targets(fields, rows.prompts, self._anchor, self.actor.policy_loss)
         return replace(rows, advantages=torch.zeros_like(rows.log_prob).masked_scatter(rows.given, targets))
 
@@ -189,9 +189,9 @@ class Training:
         rows = replace(self.rows, old_log_prob=self.rows.old_log_prob + old_shift)
         groups = None
         if self._is_ours:
-            of_anchor = {wire.Field.OLD_LOG_PROBS: None, wire.Field.TEACHER_LOG_PROB: rows.teacher}
             of_ref = sequence_sums(rows.ref_log_prob, rows.response_mask)
-            groups = rows.groups(alpha_of(self.actor.policy_loss), of_anchor.get(self._anchor, of_ref))
+            known = {wire.Field.OLD_LOG_PROBS: None, wire.Field.REF_LOG_PROB: of_ref}
+            groups = rows.groups(alpha_of(self.actor.policy_loss), known.get(self._anchor, rows.of_anchor))
         return rows.value_and_gradient(self.actor, ranks or cut(rows.lengths, "whole", 1), groups)
 
     def weights(self, ranks: list[list[list[int]]] | None = None, old_shift: float = 0.0) -> Tensor:

@@ -108,7 +108,7 @@ def _advantages(algorithm: Algorithm, prepared: Prepared, rows: Rollout, mask: T
     anchor = setting(prepared.config, f"{SECTION}.gvpo_anchor", "old")
     if anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
         return advantages
-    of_anchor = rows.teacher if anchor == "teacher" else sequence_sums(rows.ref_log_prob, mask)
+    of_anchor = sequence_sums(rows.ref_log_prob, mask) if anchor == "ref" else rows.of_anchor
     policy_loss, member = prepared.actor.policy_loss, adv.has_tokens(mask)
     weight = gvpo.length_weight(mask.sum(-1), alpha_of(policy_loss))
     log_ratio = torch.where(member, weight * (sequence_sums(rows.old_log_prob, mask) - of_anchor), 0)

@@ -268,6 +268,8 @@ def _from_command_line(overrides: Sequence[str], kind: type) -> DictConfig:
     given = OmegaConf.create()
     for override in overrides:
         key, equals, text = override.partition("=")
+        if key.startswith("["):
+            raise ValueError(f"{override!r} does not start with a key. Type: <key>=<value>")
         hint = _hint_at(kind, key.split("."))
         OmegaConf.update(given, key, _load(text, hint) if equals else None)
     return given

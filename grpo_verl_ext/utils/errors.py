@@ -112,10 +112,6 @@ class SettingError(ValueError):
         return cls(**vars(problem))
 
 
-class TeacherError(RuntimeError):
-    """A teacher gave no log-prob of a response; the same command resumes the training."""
-
-
 class TrackerError(ValueError):
     """A tracker that verl does not have, that lacks its package or key here, or that could not be started."""
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from grpo_verl_ext.utils.errors import Line, SettingError
+
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model.path"
@@ -32,6 +34,9 @@ FULLY_ASYNC, ONE_STEP_OFF = "async_training", "rollout"
 SECTION = "algorithm.grpo_ext"
 """The section that this package adds to verl's configuration."""
 
+REWARD_MANAGER = "rule_and_model"
+"""Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
+
 _LEGACY: Mapping[str, str] = {
     "reward_model.num_workers": "reward.num_workers",
     "reward_model.reward_manager": "reward.reward_manager.name",
@@ -54,6 +59,26 @@ def setting(config: DictConfig, key: str, default: Any = None) -> Any:
     """Return the value of a dotted key; ``default`` where it is null or missing."""
     value = OmegaConf.select(config, key, throw_on_resolution_failure=False)
     return default if value is None else value
+
+
+def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the section ``grpo_ext`` of verl's ``algorithm`` unchecked; empty if there is none.
+
+    Raises:
+        SettingError: it or ``algorithm`` is not a section.
+    """
+    if algorithm is None:
+        return {}
+    if not isinstance(algorithm, Mapping):
+        raise SettingError(
+            "algorithm", algorithm, valid="a section", fix=Line(f"algorithm.adv_estimator={algorithm}")
+        )
+    section = algorithm.get("grpo_ext")
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise SettingError(SECTION, section, valid="a section, or null", fix=Line(f"{SECTION}=null"))
+    return section
 
 
 def moved_key(key: str) -> str:

@@ -23,14 +23,13 @@ from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.utils.options import keys_of
-from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.config import options_model
 from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
-_OPTIONS = [*keys_of(Options, SECTION)]
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 """Matches Hydra's message for a key that the configuration lacks."""
 _PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
@@ -117,7 +116,7 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 
 def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
     said = f"verl refuses the command line: {key}={value}, but"
-    if key in _OPTIONS:
+    if key in keys_of(options_model(), SECTION):
         seen = f"{said} nothing before it sets this key, and a new one needs a +"
         return Problem(key, value, seen=seen, fix=Line(f"+{key}={value}", without=(key,)))
     seen = f"{said} neither verl nor a preset has this key"
@@ -134,7 +133,11 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
     section, _, name = key.rpartition(".")
     keys = [*_keys(OmegaConf.to_container(config, resolve=False), "")]
     below = [each for each in keys if each.startswith(f"{section}.") and each.endswith(f".{name}")]
-    beside = [each for each in (*keys, *_OPTIONS) if each.rpartition(".")[0] == section and each != key]
+    beside = [
+        each
+        for each in (*keys, *keys_of(options_model(), SECTION))
+        if each.rpartition(".")[0] == section and each != key
+    ]
     names = get_close_matches(name, [each.rpartition(".")[2] for each in beside], n=1, cutoff=0.75)
     near = [each for each in below if each != key] or [f"{section}.{each}" for each in names]
     return f"{'' if near[0] in keys else '++'}{near[0]}={value}" if near else ""

@@ -6,16 +6,18 @@ fields.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from grpo_verl_ext.catalogue import ESTIMATORS
+from grpo_verl_ext.catalogue.gvpo import ANCHORS
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.keys import SECTION, written
 from grpo_verl_ext.utils.options import Count, Number, Section, Text, option, read_section
+from grpo_verl_ext.verl_plugin.features import foreign_features
 
 # Sections and values of verl's configuration that messages name.
 
@@ -34,9 +36,6 @@ STORED_AGENT_LOOP = "grpo_ext_stored_single_turn_agent"
 """Agent loop that a trainer with stored responses asks for in the place of the single-turn one."""
 SINGLE_TURN_LOOPS = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STORED_AGENT_LOOP)
 """Agent loops that `STORED_AGENT_LOOP` can stand in for."""
-
-REWARD_MANAGER = "rule_and_model"
-"""Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""
 
 
 class RewardModelOptions(Section):
@@ -104,21 +103,7 @@ class StoredResponsesOptions(Section):
     )
 
 
-class TeacherOptions(Section):
-    """The section ``algorithm.grpo_ext.teacher``, read where ``gvpo_anchor`` is ``teacher``."""
-
-    source: Literal["server", "recorded"] = option(
-        "server", "verl's servers of `distillation.teacher_models`, or log-probs of stored responses"
-    )
-    reads: Literal["tokens", "text"] = option(
-        "tokens", "what a server is given: the policy's tokens, or their text in the teacher's own tokens"
-    )
-    timeout: Annotated[Number, Field(gt=0)] = option(
-        300.0, "seconds for which a server may answer nothing", "a finite number > 0", "300"
-    )
-    retries: Annotated[int, Field(ge=0, le=100)] = option(
-        2, "attempts after the first", "an integer from 0 to 100", "2"
-    )
+_ANCHORS = tuple(ANCHORS)
 
 
 class Options(Section):
@@ -143,10 +128,9 @@ class Options(Section):
         "${data.max_response_length}",
     )
     step_rewards: bool = option(False, "step rewards from the embedded task's reward function")
-    gvpo_anchor: Literal["old", "ref", "teacher"] = option(
-        "old", "π′ of GVPO: the rollout's policy, the reference, or a teacher"
+    gvpo_anchor: Literal[_ANCHORS] = option(  # type: ignore[valid-type]
+        "old", "π′ of GVPO: the rollout's policy, or the reference"
     )
-    teacher: TeacherOptions | None = option(None, "where the log-probs of `gvpo_anchor=teacher` come from")
     ref_model_sync_steps: Count | None = option(
         None, "training steps between refreshes of the reference", "an integer ≥ 1, or null", "512"
     )
@@ -175,8 +159,8 @@ class Options(Section):
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
     watch: bool = option(
         True,
-        "end the training when a Ray actor or vLLM engine died, or a reward model or teacher failed; verl "
-        "may wait or go on. With a teacher it cannot be off",
+        "end the training when a Ray actor or vLLM engine died, or a reward model failed; verl may wait or "
+        "go on",
     )
     own_queue: bool = option(
         False, "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it"
@@ -190,7 +174,7 @@ class Options(Section):
         Raises:
             SettingError: an unknown key, or a value outside its rule.
         """
-        options = read_section(cls, written(algorithm), SECTION)
+        options = read_section(options_model(), written(algorithm), SECTION)
         if options.gold_responses is not None and options.gold_responses.files is None:
             raise SettingError(
                 f"{GOLD_RESPONSES}.files",
@@ -233,14 +217,25 @@ class Options(Section):
         return _read_once(_ByIdentity(algorithm), estimator)
 
     @property
-    def of_teacher(self) -> TeacherOptions:
-        """The section ``teacher``, with its defaults where there is none."""
-        return self.teacher or TeacherOptions()
-
-    @property
     def budget_of_truncated(self) -> int | None:
         """The budget in tokens whose truncated responses get advantage 0; None without such masking."""
         return self.max_response_length if self.mask_truncated_completions else None
+
+
+@cache
+def options_model() -> type[Options]:
+    """Return `Options` with the sections and anchors of other packages' features."""
+    features = foreign_features()
+    if not features:
+        return Options
+    sections: dict[str, Any] = {
+        each.name: (each.options | None, option(None, str(each.options.__doc__)))
+        for each in features
+        if each.options is not None
+    }
+    anchors: Any = Literal[(_ANCHORS + tuple(name for each in features for name in each.anchors))]
+    anchor = (anchors, Options.model_fields["gvpo_anchor"])
+    return create_model("Options", __base__=Options, gvpo_anchor=anchor, **sections)
 
 
 class _ByIdentity:
@@ -261,26 +256,6 @@ def _read_once(algorithm: _ByIdentity, estimator: str | None) -> Options:
     if estimator is None:
         return Options.from_config(algorithm.section)
     return Options.for_estimator(algorithm.section, estimator)
-
-
-def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the section ``grpo_ext`` of verl's ``algorithm`` unchecked; empty if there is none.
-
-    Raises:
-        SettingError: it or ``algorithm`` is not a section.
-    """
-    if algorithm is None:
-        return {}
-    if not isinstance(algorithm, Mapping):
-        raise SettingError(
-            "algorithm", algorithm, valid="a section", fix=Line(f"algorithm.adv_estimator={algorithm}")
-        )
-    section = algorithm.get("grpo_ext")
-    if section is None:
-        return {}
-    if not isinstance(section, Mapping):
-        raise SettingError(SECTION, section, valid="a section, or null", fix=Line(f"{SECTION}=null"))
-    return section
 
 
 def _check_budget(options: Options) -> None:

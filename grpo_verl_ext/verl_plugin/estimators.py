@@ -148,10 +148,7 @@ def _check_our_trainer(options: Options) -> None:
     if OUR_TRAINER.get():
         return
     if options.gvpo_anchor != "old":
-        whose = {"ref": "reference", "teacher": "teacher"}[options.gvpo_anchor]
-        raise _without_effect(
-            "gvpo_anchor", options.gvpo_anchor, f"brings the {whose}'s log-probs to the targets"
-        )
+        raise _without_effect("gvpo_anchor", options.gvpo_anchor, "brings its log-probs to the targets")
     for feature in all_features():
         for option, task in feature.done_by_trainer.items():
             value: Any = options

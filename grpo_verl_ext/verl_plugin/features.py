@@ -2,7 +2,8 @@
 
 Whatever treats all features alike goes through `all_features`: the checks before a training, the page of
 support, the trainer modes and the registration of agent loops. A new feature is a folder, a record in its
-``checks.py``, and a line of `_RECORDS`.
+``checks.py``, and a name in `_FOLDERS`. In another package it is an entry point of the group
+``grpo_verl_ext.features``, ``NAME = "package.module:RECORD"``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pkgutil import resolve_name
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 from omegaconf import DictConfig
@@ -18,25 +20,18 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.requires import Condition, If, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
 from grpo_verl_ext.utils.errors import Problem
-from grpo_verl_ext.verl_plugin.config import written
+from grpo_verl_ext.utils.keys import written
+from grpo_verl_ext.utils.options import Section
 
 Refuse = Callable[[DictConfig], None]
 """A check of a composed configuration that raises `SettingError` on a wrong setting."""
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 
-_RECORDS = (
-    "reference.checks:REFERENCE_REFRESH",
-    "measure.checks:GOLD_MEASUREMENT",
-    "measure.checks:TRAINING_REWARDS",
-    "measure.checks:REQUEST_SEEDS",
-    "stored.checks:STORED_RESPONSES",
-    "steps.checks:STEP_REWARDS",
-    "several_rewards.checks:SEVERAL_REWARDS",
-    "teacher.checks:TEACHER",
-    "rewards.checks:REWARD_MODELS",
-)
-"""Module and name of each feature's record, in the order of their checks; loaded when they are asked for."""
+_FOLDERS = ("reference", "measure", "stored", "steps", "several_rewards", "rewards")
+"""Folders of features, in the order of their checks; loaded when they are asked for."""
+FAILED: dict[str, str] = {}
+"""Features of other packages that could not be loaded → why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +47,12 @@ class Feature:
         done_by_trainer: option in ``algorithm.grpo_ext`` → what a trainer mode of this package does with it.
         trainer: module and class of its part in the trainer, which is mixed into verl's.
         agent_loops: agent loops of its own → the module that registers them.
+        options: the section ``algorithm.grpo_ext.NAME`` of a feature of another package; its docstring
+            describes the key.
+        fields: fields of verl's batch that its part in the trainer adds, a number for each response.
+        anchors: value of ``gvpo_anchor`` → the one of `fields` with its log-probs; verl's distillation loss
+            is then the feature's own matter.
+        worker: module and class of its part in verl's actor worker, where a training uses it.
     """
 
     name: str = ""
@@ -62,17 +63,40 @@ class Feature:
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
     trainer: str = ""
     agent_loops: Mapping[str, str] = field(default_factory=dict)
+    options: type[Section] | None = None
+    fields: tuple[str, ...] = ()
+    anchors: Mapping[str, str] = field(default_factory=dict)
+    worker: str = ""
 
 
 @functools.cache
 def all_features() -> tuple[Feature, ...]:
-    """Return the records of all features."""
-    return tuple(load_named(name) for name in _RECORDS)
+    """Return the records of all features, those of other packages last."""
+    modules = (load_named(f".{folder}.checks") for folder in _FOLDERS)
+    own = (each for module in modules for each in vars(module).values() if isinstance(each, Feature))
+    return (*own, *foreign_features())
+
+
+@functools.cache
+def foreign_features() -> tuple[Feature, ...]:
+    """Return the records of other packages' features; one that fails is in `FAILED`."""
+    found = []
+    for entry in entry_points(group="grpo_verl_ext.features"):
+        try:
+            record = entry.load()
+            if not isinstance(record, Feature):
+                raise TypeError("it must name a Feature")
+            found.append(record)
+        except Exception as error:  # noqa: BLE001  # another package's fault must cost its own feature alone
+            FAILED[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
+    return tuple(found)
 
 
 def load_named(name: str) -> Any:
-    """Load what a record names: a module of this sub-package, or ``module:object``."""
-    return resolve_name(f"{__package__}.{name}" if ":" in name else f"{__package__}.{name}:")
+    """Load what a record names, ``module`` or ``module:object``; ``.module`` is of this sub-package."""
+    module, _, attribute = name.partition(":")
+    loaded = import_module(module, __package__)
+    return getattr(loaded, attribute) if attribute else loaded
 
 
 def has_option(name: str) -> Condition:

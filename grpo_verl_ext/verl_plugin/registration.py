@@ -1,6 +1,7 @@
 """Register everything the package adds to verl, once per process; registering twice is harmless."""
 
 import functools
+from importlib import import_module
 from types import ModuleType
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -11,6 +12,12 @@ from wrapt import register_post_import_hook
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
 from grpo_verl_ext.verl_plugin.cpu.chosen import is_cpu_chosen
+
+_REGISTERING = {
+    ".rewards.manager": "verl.experimental.reward_loop.reward_manager",
+    ".trainer_modes": "verl.trainer.ppo.v1",
+    ".algorithms": "verl.trainer.ppo.core_algos",
+}
 
 
 @functools.cache
@@ -26,20 +33,10 @@ def register() -> None:
 
         cpu.install_platform()
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
-    register_post_import_hook(_register_reward_manager, "verl.experimental.reward_loop.reward_manager")
-    register_post_import_hook(_register_trainers, "verl.trainer.ppo.v1")
-    # The module with verl's registries takes a second to import, so wait until verl imports it.
-    register_post_import_hook(_register_algorithms, "verl.trainer.ppo.core_algos")
+    # Modules that register by verl's own decorators, each after verl has imported the registry.
+    for module, registry in _REGISTERING.items():
+        register_post_import_hook(lambda _, name=module: import_module(name, __package__), registry)  # type: ignore[misc]
     patches.install_patches()
-
-
-def _register_algorithms(_core_algos: ModuleType) -> None:
-    import grpo_verl_ext.verl_plugin.algorithms  # noqa: F401
-
-
-def _register_trainers(_v1: ModuleType) -> None:
-    # By verl's own decorator, which refuses a name that is taken.
-    import grpo_verl_ext.verl_plugin.trainer_modes  # noqa: F401
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
@@ -48,11 +45,6 @@ def _register_agent_loops(_agent_loop: ModuleType) -> None:
     for feature in all_features():
         for module in feature.agent_loops.values():
             load_named(module)
-
-
-def _register_reward_manager(_reward_manager: ModuleType) -> None:
-    # Registering twice is verl's error for a name that is taken.
-    import grpo_verl_ext.verl_plugin.rewards.manager  # noqa: F401
 
 
 class _PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types

@@ -14,15 +14,19 @@ from grpo_verl_ext.verl_plugin.features import all_features, load_named
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.gvpo.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
-from grpo_verl_ext.verl_plugin.teacher.checks import has_teacher
-from grpo_verl_ext.verl_plugin.teacher.worker import without_verls_loss
 from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER
 
 _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
 
 
-class GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
+def with_parts(worker: type, config: DictConfig) -> type:
+    """Return a worker class of verl with the parts of the features that a training uses."""
+    used = (each.worker for each in all_features() if each.worker and each.used(config))
+    return type(worker.__name__, (*map(load_named, used), worker), {})
+
+
+class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
     """All additions to a trainer of verl, mixed in before its class."""
 
     verl_mode: ClassVar[str]
@@ -36,7 +40,7 @@ class GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  #
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        worker = without_verls_loss(self.worker_cls) if has_teacher(self.config) else self.worker_cls
+        worker = with_parts(self.worker_cls, self.config)
         for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(worker)
@@ -48,21 +52,21 @@ class GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  #
 
 
 @register_trainer("grpo_ext_sync")
-class GroupTrainerSync(GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
+class GroupTrainerSync(_GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
     """verl's ``sync`` with the additions: rollout and training take turns."""
 
     verl_mode = "sync"
 
 
 @register_trainer("grpo_ext_colocate_async")
-class GroupTrainerColocateAsync(GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
+class _GroupTrainerColocateAsync(_GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
     """verl's ``colocate_async`` with the additions: unfinished responses continue in the next step."""
 
     verl_mode = "colocate_async"
 
 
 @register_trainer("grpo_ext_separate_async")
-class GroupTrainerSeparateAsync(GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
+class _GroupTrainerSeparateAsync(_GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
     """verl's ``separate_async`` with the additions: the rollout runs on machines of its own."""
 
     verl_mode = "separate_async"

@@ -15,8 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.utils.keys import ACTOR, ROLLOUT, RUNTIME_ENVIRONMENT, SECTION
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
+from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, ROLLOUT, RUNTIME_ENVIRONMENT, SECTION
 from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, is_cpu_chosen
 
 _PACKAGE = "grpo_verl_ext"

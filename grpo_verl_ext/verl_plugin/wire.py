@@ -4,20 +4,20 @@
 - Values set around a call of verl that does not forward them: the trainer or worker sets each one, the loss
   or estimator reads it inside the call, or adds to it. All input of a registered loss or estimator besides
   its arguments is among them.
-- The failure of a reward process or of a teacher, of which verl does not tell the trainer.
+- The failure of a process that serves the rollout, of which verl does not tell the trainer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
+from pkgutil import resolve_name
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.gvpo import GroupRows
-from grpo_verl_ext.utils.errors import TeacherError
 
 
 class Field:
@@ -50,18 +50,12 @@ class Field:
     STATISTIC = "mini_batch_statistic"
     """Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand."""
 
-    # Of teacher/.
-    TEACHER_SCORE = "teacher_score"
-    """Agent loop → trainer, in ``extra_fields``: log π_T of a response; None where it has none."""
-    TEACHER_LOG_PROB = "teacher_log_prob"
-    """Trainer → worker, a number per response: the same; 0 where it has none."""
-
     # Of gvpo/.
     NUM_GROUPS = "num_groups"
     """Trainer → worker: number of prompts of the rollout batch, padding included."""
     ANCHOR = "anchor_log_probs"
-    """Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS`, `REF_LOG_PROB`
-    or `TEACHER_LOG_PROB`."""
+    """Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS`, `REF_LOG_PROB` or a
+    feature's."""
     OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
     """verl's own fields."""
 
@@ -162,21 +156,20 @@ UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
 """Worker → loss, which adds to them: verl would return each as a metric."""
 
 
-# The failure of a reward process, or of a teacher.
-
-_FAILURES: Mapping[str, type[RuntimeError]] = {TeacherError.__name__: TeacherError}
+# The failure of a process that serves the rollout.
 
 
 def report_failure(error: Exception) -> None:
     """Keep an error for the trainer of this Ray job; without Ray nobody waits for it.
 
-    verl logs an error of a reward or a teacher and trains on the responses that are left. The watchdog of
+    verl logs such an error and trains on the responses that are left. The watchdog of
     the trainer's process (`patches.watchdog`) raises an error that is reported here.
     """
     from ray.experimental.internal_kv import _internal_kv_put
 
+    kind = type(error) if isinstance(error, RuntimeError) else RuntimeError
     if key := _failure_key():
-        _internal_kv_put(key, f"{type(error).__name__}\n{error}".encode())
+        _internal_kv_put(key, f"{kind.__module__}:{kind.__qualname__}\n{error}".encode())
 
 
 def reported_failure() -> RuntimeError | None:
@@ -188,7 +181,8 @@ def reported_failure() -> RuntimeError | None:
     if message is None:
         return None
     name, _, words = message.decode().partition("\n")
-    return _FAILURES.get(name, RuntimeError)(words)
+    error: RuntimeError = resolve_name(name)(words)
+    return error
 
 
 def forget_reported_failure() -> None:

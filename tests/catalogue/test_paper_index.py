@@ -23,7 +23,7 @@ def test_every_paper_has_one_row_and_every_preset_is_in_one() -> None:
 
 def test_a_command_stands_for_all_presets_but_those_that_need_more() -> None:
     commands = re.findall(r"^bash examples/quickstart.sh --algo (\w+)( \\)?$", page(), re.M)
-    assert commands == [("NAME", ""), ("dapo", " \\"), ("gvpo_distill", " \\")]
+    assert commands == [("NAME", ""), ("dapo", " \\")]
 
 
 @pytest.mark.parametrize("name", PRESETS)

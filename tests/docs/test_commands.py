@@ -17,6 +17,7 @@ ALL_PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "examples/ablations/RESULTS.md",
+    ROOT / "examples/teacher/README.md",
     ROOT / "recipe/grpo_verl_ext/README.md",
 ]
 

@@ -41,7 +41,7 @@ GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "tra
 def overrides_of(whole: Sequence[str], preset: str, *more: str) -> list[str]:
     one_update = [f"{ACTOR}.ppo_mini_batch_size=64"] * (preset == "rloo")  # its loss has no ratio
     rewards = {"grpo_process": STEPS_BY_FUNCTION, "gdpo": REWARD_FUNCTION}.get(preset, [])
-    return [f"+algo={preset}", *of_teacher(preset), *whole, *one_update, *rewards, *more]
+    return [f"+algo={preset}", *whole, *one_update, *rewards, *more]
 
 
 REWARD_FUNCTION = [
@@ -52,12 +52,6 @@ STEPS_BY_FUNCTION = [
     *REWARD_FUNCTION,
     "++reward.custom_reward_function.reward_kwargs={weights:{correctness:1.0},step_rewards:true}",
 ]
-
-
-def of_teacher(preset: str) -> list[str]:
-    """What the preset of a distillation leaves to its user."""
-    teacher = "distillation.teacher_models.teacher_model.model_path=HuggingFaceTB/SmolLM2-135M"
-    return [teacher, "distillation.nnodes=1"] * (preset == "gvpo_distill")
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -75,7 +69,7 @@ def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_passes_on_the_embedded_task(chain_sum: list[str], preset: str) -> None:
-    assert list(all_findings([f"+algo={preset}", *of_teacher(preset), CPU, *chain_sum])) == []
+    assert list(all_findings([f"+algo={preset}", CPU, *chain_sum])) == []
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -160,16 +154,6 @@ WRONG = {
         "kl_cov",
         ["data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64"],
         "kl_cov_mini_batch",
-    ),
-    "verl's distillation loss beside a teacher of GVPO": (
-        "gvpo_distill",
-        ["distillation.distillation_loss.loss_mode=k2"],
-        "distillation-loss",
-    ),
-    "a temperature beside a teacher": (
-        "gvpo_distill",
-        ["actor_rollout_ref.rollout.temperature=0.7"],
-        "teacher",
     ),
     "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "gradient"),
     "verl's DPPO with verl's truncation": (
@@ -400,11 +384,6 @@ WRONG = {
             *("algorithm.grpo_ext.gvpo_anchor=ref", "algorithm.filter_groups.enable=true"),
             "algorithm.filter_groups.metric=acc",
         ],
-        "gvpo",
-    ),
-    "a distillation without the prompts of equal rewards": (
-        "gvpo_distill",
-        ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
         "gvpo",
     ),
     "a KL in a reward that nobody reads": ("grpo_process", ["algorithm.use_kl_in_reward=true"], "steps"),
@@ -904,17 +883,6 @@ def test_a_reward_function_takes_what_verl_gives_it_for_its_server(
     assert list(all_findings(line)) == []
 
 
-def test_the_servers_of_a_teacher_are_counted_before_they_are_started(whole: list[str]) -> None:
-    """By verl's own class, which its trainer makes after the workers; a server takes two GPUs by default."""
-    gpus = [each for each in whole if each != CPU]
-    line = overrides_of(
-        gpus, "gvpo_distill", "actor_rollout_ref.rollout.name=vllm", "distillation.n_gpus_per_node=1"
-    )
-    (finding,) = all_findings(line)
-    assert "must divide the distillation resource pool size" in finding.problem.reason
-    assert list(all_findings([*line, finding.problem.fix])) == []
-
-
 def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:
     """As verl's own ``migrate_legacy_reward_impl`` has it, which main_ppo does not call."""
     old = ["reward_model.reward_manager=dapo", "reward_model.num_workers=3", "reward_model.model.path=/m"]
@@ -1019,9 +987,9 @@ MISTAKES = {
         "+algo=grpo, or +algo=dapo",
     ),
     "two presets in the long form": (
-        ["+algo@_global_=[gvpo_distill,gvpo]"],
+        ["+algo@_global_=[gmpo,gvpo]"],
         "composition",
-        "+algo=gvpo, or +algo=gvpo_distill",
+        "+algo=gvpo, or +algo=gmpo",
     ),
     "a preset like no other": (["+algo=xyz"], "composition", "+algo=<one of them>"),
     "an option with a typing error": (

@@ -156,7 +156,6 @@ CLASSES_AND_MODULES = {
     "advantages",
     "aggregation",
     "covariance",
-    "distillation",
     "groups",
     "gvpo",
     "gvpo_terms",

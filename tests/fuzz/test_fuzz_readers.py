@@ -158,6 +158,7 @@ def test_a_grid_with_a_declaration(file: Path, content: bytes, overrides: list[s
 @example(content=as_json(TWO_ROUNDS), overrides=["folder=${folder}"])
 @example(content=as_json(TWO_ROUNDS), overrides=["policy.overrides=[[1]]"])
 @example(content=b"&a [*a]", overrides=[])
+@example(content=b"", overrides=["["])
 def test_settings_of_rounds(file: Path, content: bytes, overrides: list[str]) -> None:
     file.write_bytes(content)
     try:

@@ -19,13 +19,16 @@ STARTED_BY: Mapping[str, str] = {
     "bash examples/smollm2.sh …": (
         "tests/runs/test_smollm2_without_training.py::test_a_report_writes_its_files"
     ),
+    "pip install -e examples/teacher": (
+        "examples/teacher/tests/test_teacher_settings.py::test_commands_know_the_installed_package"
+    ),
     # a tiny task
-    "python examples/chain_sum_teacher.py …": (
-        "tests/tasks/test_chain_sum_teacher.py::test_a_teacher_and_its_responses"
+    "python examples/teacher/chain_sum_teacher.py …": (
+        "examples/teacher/tests/test_chain_sum_teacher.py::test_a_teacher_and_its_responses"
     ),
     # one student
-    "python examples/chain_sum_teacher_kl.py …": (
-        "tests/tasks/test_chain_sum_teacher_kl.py::test_a_run_of_one_student"
+    "python examples/teacher/chain_sum_teacher_kl.py …": (
+        "examples/teacher/tests/test_chain_sum_teacher_kl.py::test_a_run_of_one_student"
     ),
     "python tests/helpers/write_paper_index.py": (
         "tests/catalogue/test_paper_index.py::test_the_page_is_what_the_records_say"
@@ -54,7 +57,7 @@ STARTED_BY: Mapping[str, str] = {
     ),
     # fewer examples
     "FUZZ_EXAMPLES=20000 python -m pytest tests/fuzz": CI,
-    "grpo-verl-ext prepare chain_sum --seed 1": "tests/end_to_end/conftest.py::chain_sum",
+    "grpo-verl-ext prepare chain_sum --seed 1": "tests/helpers/verl_runs.py::chain_sum",
     "python examples/tasks/reasoning_gym_data.py --task countdown …": (
         "tests/examples/test_reasoning_gym.py::test_prepare_gives_the_same_bytes_whatever_the_hashes"
     ),

@@ -156,9 +156,9 @@ def batch_for_workers(
         row["old_log_probs"] = token_log_probs(model, row).detach()
         if kind == "ref":
             row["ref_log_prob"] = token_log_probs(anchor, row).detach()
-        if kind == "teacher":
+        if kind not in ("old", "ref", None):  # a feature's, of whole responses
             score = (token_log_probs(anchor, row).detach() * row["response_mask"]).sum().item()
-            row["extra_fields"] = {wire.Field.TEACHER_SCORE: score}
+            row["extra_fields"] = {f"{kind}_score": score}
     batch = trainer._compute_advantage(batch, metrics)
     trainer._update_actor(batch, metrics)
     return store, handed_over[0]
@@ -195,7 +195,7 @@ def batch_of_ranks(
     """The rows of each rank as the trainer lays them out; ``source`` says what it must have planned."""
     of_gvpo = variant["algo"].startswith("gvpo")
     overrides = [f"algorithm.grpo_ext.gvpo_anchor={variant['anchor']}"] if of_gvpo else []
-    if variant["anchor"] == "teacher":
+    if variant["anchor"] not in ("old", "ref"):
         overrides.append("distillation.enabled=false")  # the scores are put into the rows here
     alpha = variant["options"].get("gvpo_alpha")
     overrides += [] if alpha is None else [f"++actor_rollout_ref.actor.policy_loss.gvpo_alpha={alpha}"]

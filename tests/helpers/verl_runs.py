@@ -6,13 +6,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
 from grpo_verl_ext.runs.metrics import Metrics, read_metrics
+
+
+@pytest.fixture(scope="session", autouse=True)
+def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """In the cache folder TRAININGS_CACHE, or made once in one that the processes of a session share."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONFAULTHANDLER", "1")  # a process that crashes writes where it was
+        patch.setenv("GRPO_VERL_EXT_CACHE", os.environ.get("TRAININGS_CACHE", str(shared / "cache")))
+        command = [Path(sys.executable).with_name("grpo-verl-ext"), "prepare", "chain_sum", "--seed", "1"]
+        subprocess.run(command, check=True, timeout=600)
+        yield
+
 
 CRASH = re.compile(r".*(Fatal Python error|malloc\(\)|free\(\)|corrupted|terminate called)")
 """The first line of Python's fault handler, of glibc's allocator, or of C++."""

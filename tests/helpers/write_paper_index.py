@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from grpo_verl_ext.catalogue import ALGORITHMS, Algorithm, Estimator
+from grpo_verl_ext.catalogue import ALGORITHMS, Algorithm
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
@@ -63,10 +63,6 @@ def _exception(algorithm: Algorithm) -> str:
         said = f"{algorithm.paper}, is `losses.{algorithm.name}`, and"
         keys = f"{ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
         return f"\n{said}\n\n```bash\n{train} \\\n    {keys}\n```\n"
-    if isinstance(algorithm.estimator, Estimator) and algorithm.estimator.needs_teacher:
-        make = "python examples/chain_sum_teacher.py TEACHER"
-        keys = "distillation.teacher_models.teacher_model.model_path=TEACHER"
-        return f"\nA distillation needs a teacher:\n\n```bash\n{make}\n{train} \\\n    {keys}\n```\n"
     return ""
 
 

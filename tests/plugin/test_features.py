@@ -1,13 +1,18 @@
 """Test the list of features: what their records name exists, and general code has all of it."""
 
 from collections import Counter
+from importlib.metadata import EntryPoint
 from operator import attrgetter
 
+import pytest
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 from grpo_verl_ext.preflight import ADVICE, CHECKS
-from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
+from grpo_verl_ext.preflight.names import advise_features
+from grpo_verl_ext.verl_plugin import features
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
 
 
@@ -20,10 +25,9 @@ def test_every_part_in_the_trainer_is_mixed_into_every_mode():
         "StoredResponsesMixin",
         "ProcessSupervisionMixin",
         "SeveralRewardsMixin",
-        "TeacherMixin",
     ]
-    for mode in ("GroupTrainerSync", "GroupTrainerColocateAsync", "GroupTrainerSeparateAsync"):
-        lineage = getattr(trainer_modes, mode).__mro__
+    for mode in TRAINER_MODES:
+        lineage = get_trainer_cls(mode).__mro__
         assert [each for each in lineage if each in parts] == parts
 
 
@@ -47,3 +51,14 @@ def test_no_two_features_share_a_name():
         of_features = Counter(name for feature in all_features() for name in getattr(feature, names))
         assert set(of_features.values()) == {1}
         assert of_features.keys() <= table.keys()
+
+
+def test_a_feature_of_another_package_that_fails_to_load_is_named(monkeypatch: pytest.MonkeyPatch):
+    """Whole packages are tested in examples/teacher."""
+    entries = [EntryPoint("no", "no_such_module:X", "any"), EntryPoint("other", "pathlib:Path", "any")]
+    monkeypatch.setattr(features, "entry_points", lambda group: entries)
+    monkeypatch.setattr(features, "FAILED", {})
+    assert features.foreign_features.__wrapped__() == ()
+    said = [str(each) for each in advise_features(OmegaConf.create())]
+    assert "the feature no of another package could not be loaded: no_such_module:X (ModuleNot" in said[0]
+    assert "pathlib:Path (TypeError: it must name a Feature)" in said[1]

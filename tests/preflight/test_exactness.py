@@ -26,6 +26,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.mini_batch.worker import check_statistic_engine
+from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps
 
 ACTOR = "actor_rollout_ref.actor"
@@ -87,7 +88,9 @@ def test_our_modes_share_what_makes_them_exact() -> None:
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"
     for each in classes:
         assert each.worker_cls.actor_worker_cls is worker.GroupTrainingWorker
-        assert each.worker_cls.refresh_reference is worker.ReferenceSyncWorkerMixin.refresh_reference
+        config = composed(["+algo=grpo", "+algorithm.grpo_ext.ref_model_sync_steps=2"])
+        refreshing = trainer_modes.with_parts(each.worker_cls, config)
+        assert refreshing.refresh_reference is ReferenceSyncWorkerMixin.refresh_reference
 
 
 RESPONSES = {"x": [(1.0, 2), (0.0, 3), (0.5, 1)], "y": [(0.0, 2), (1.0, 2), (0.25, 4)]}

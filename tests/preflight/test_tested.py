@@ -73,9 +73,6 @@ DISTILS = ["distillation.enabled=true", "distillation.distillation_loss.loss_mod
 ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_rewards=false"]
 OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
 MODELS = ["reward.reward_manager.name=rule_and_model", f"++{OURS}.reward_model.path=some/model"]
-SERVED = ["distillation.teacher_models.teacher_model.model_path=m", "distillation.nnodes=1"]
-RECORDED_TEACHER = [f"++{OURS}.teacher.source=recorded", f"++{OURS}.stored_responses={{share: 1}}"]
-RECORDED_TEACHER += ["distillation.enabled=false"]
 R, W = Severity.ERROR, Severity.WARNING
 
 MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
@@ -92,15 +89,6 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo", [f"{OURS}.gvpo_anchor=ref", f"{ACTOR}.use_kl_loss=false"], "gvpo use_kl_loss", R),
     ("gvpo", [f"{ROLLOUT}.top_p=0.9"], "gvpo top_p", W),
     ("gvpo", [SHARE, BYPASS], "stored-responses bypass_mode", R),
-    ("gvpo_distill", [*SERVED, f"{OURS}.gvpo_anchor=old"], "gvpo_distill gvpo_anchor", R),
-    ("gvpo_distill", [*SERVED, f"{ROLLOUT}.temperature=0.7"], "teacher temperature", W),
-    ("gvpo_distill", ["distillation.nnodes=0"], "teacher nnodes", R),
-    ("gvpo_distill", [*SERVED, f"++{OURS}.watch=false"], "teacher watch", R),
-    ("gvpo_distill", [*SERVED, f"++{OURS}.teacher.source=recorded"], "teacher share", R),
-    ("gvpo_distill", [*RECORDED_TEACHER, f"{CORRECTION}.rollout_rs=seq_mean_k1"], "teacher rollout_rs", R),
-    ("gvpo_distill", [*RECORDED_TEACHER, f"++{OURS}.teacher.reads=text"], "teacher reads", R),
-    ("gvpo_distill", [*SERVED, FILTER], "gvpo enable", W),
-    ("gvpo_distill", [*SERVED, *DISTILS[1:]], "gvpo loss_mode", R),
     ("gmpo", [TOKENS], "gmpo rollout_rs", R),
     ("topr", [SHARE, SYNC, f"{CORRECTION}.bypass_mode=false"], "topr bypass_mode", W),
     ("kimi", [SHARE, SYNC, f"{CORRECTION}.bypass_mode=true"], "kimi bypass_mode", R),
@@ -110,7 +98,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("dapo", [BYPASS, f"{CORRECTION}.rollout_is=token"], "rollout-correction rollout_is", R),
     ("gspo", [BYPASS, f"{CORRECTION}.rollout_rs=seq_mean_k1"], "rollout-correction rollout_rs", R),
     ("cispo", ALONE, "distillation use_task_rewards", R),
-    ("grpo", [*SERVED, DISTILS[0]], "distillation enabled", W),
+    ("grpo", [DISTILS[0]], "distillation enabled", W),
     ("grpo", [f"{ROLLOUT}.top_k=1"], "group-size top_k", R),
     ("grpo", ["model_engine=megatron", f"{ACTOR}.strategy=fsdp2"], "engine strategy", R),
     ("grpo", [SHARE], "stored-responses trainer_mode", R),
@@ -138,8 +126,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("preset", "changes", "name", "severity"), MUST_BE_FOUND, ids=lambda each: str(each).replace(ACTOR, "")
 )
 def test_a_wrong_pair_is_found(preset: str, changes: list[str], name: str, severity: Severity) -> None:
-    right = [f"+algo={preset}", *SERVED] if preset == "gvpo_distill" else [f"+algo={preset}"]
-    config = composed([*right, *VLLM, *changes])
+    config = composed([f"+algo={preset}", *VLLM, *changes])
     found = [each for each in untested(config) if each.severity is severity]
     assert name in {f"{each.check} {each.problem.key.rpartition('.')[2]}" for each in found}
 

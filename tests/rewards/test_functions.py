@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.functions import RewardFunctionError, load_function
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
-from grpo_verl_ext.verl_plugin.rewards.checks import check_rewards
 
 RIGHT = "<reasoning>…</reasoning><answer>9</answer>"
 OURS = {
@@ -167,7 +167,7 @@ def test_the_driver_refuses_what_is_here_and_does_not_load(name: str, refused: b
     function = OURS | {"reward_kwargs": {"weights": {name: 1.0}}}
     config = OmegaConf.create({"reward": {"custom_reward_function": function}})
     if not refused:
-        assert check_rewards(config) is None
+        assert CHECKS["reward-weights"](config) is None
     else:
         with pytest.raises(ValueError, match=r"'mine_to_load\.lenght' cannot be loaded"):
-            check_rewards(config)
+            CHECKS["reward-weights"](config)

@@ -60,9 +60,9 @@ def cache_of(sequences: int, shape: ModelShape, tokens: int) -> int:
     return blocks * CACHE_BLOCK * shape.cache_numbers * FP32
 
 
-def slots(ranks: int, distils: object, teachers: int, nodes: int) -> int:
-    """Return what Ray counts as GPUs: one for each rank, and one for each teacher's server."""
-    return ranks + teachers * nodes * bool(distils)
+def slots(ranks: int, distils: object, servers: int, nodes: int) -> int:
+    """Return what Ray counts as GPUs: one for each rank, and one for each server of a distillation."""
+    return ranks + servers * nodes * bool(distils)
 
 
 def bucket_megabytes(path: object) -> int:

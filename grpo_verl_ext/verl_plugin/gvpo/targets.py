@@ -8,11 +8,12 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids
-from grpo_verl_ext.catalogue.gvpo import alpha_of
+from grpo_verl_ext.catalogue.gvpo import ANCHORS, alpha_of
+from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import Field
 
-ANCHORS = {"old": Field.OLD_LOG_PROBS, "ref": Field.REF_LOG_PROB, "teacher": Field.TEACHER_LOG_PROB}
-"""Anchor → the field of the batch with its log-probs."""
+ANCHOR_FIELDS = ANCHORS | {name: field for each in all_features() for name, field in each.anchors.items()}
+"""Value of ``gvpo_anchor`` → field of the batch with the anchor's log-probs."""
 
 
 def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss: Any) -> Tensor:
@@ -21,16 +22,16 @@ def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss
     Args:
         rows: fields of verl's batch, ragged.
         prompts: the prompt id of each row.
-        anchor: the field with its log-probs, of `ANCHORS`.
+        anchor: the field with its log-probs, ragged, or (rows,) sums over the tokens of each.
         policy_loss: verl's section ``actor.policy_loss``.
     """
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     member = ragged.row_has_tokens(mask, offsets)
     old_log_prob = rows[Field.OLD_LOG_PROBS].values()
-    if anchor == Field.TEACHER_LOG_PROB:
-        log_ratio = ragged.row_sums(old_log_prob, mask, offsets) - rows[anchor]
-    else:
+    if rows[anchor].is_nested:
         log_ratio = ragged.row_log_ratio(old_log_prob, rows[anchor].values(), mask, offsets)
+    else:
+        log_ratio = ragged.row_sums(old_log_prob, mask, offsets) - rows[anchor]
     lengths = ragged.row_lengths(mask, offsets)
     weighted = gvpo.length_weight(lengths, alpha_of(policy_loss)) * log_ratio
     rewards = ragged.row_values(rows["advantages"].values(), mask, offsets).double()

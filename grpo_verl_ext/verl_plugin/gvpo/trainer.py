@@ -7,7 +7,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHORS, anchored_targets
+from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHOR_FIELDS, anchored_targets
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -33,4 +33,4 @@ class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
     @property
     def _anchor(self) -> str:
-        return ANCHORS[Options.of_training(self.config.algorithm).gvpo_anchor]
+        return ANCHOR_FIELDS[Options.of_training(self.config.algorithm).gvpo_anchor]

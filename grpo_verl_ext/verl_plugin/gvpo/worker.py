@@ -18,7 +18,6 @@ from grpo_verl_ext.catalogue.evaluation import SUMMED_METRICS
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.mini_batch.worker import LossFunction, MiniBatchTrainingWorker
-from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 
 
 class GroupTrainingWorker(MiniBatchTrainingWorker):
@@ -73,9 +72,9 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         rows = (mask.values(), mask.offsets())
         member = ragged.row_has_tokens(*rows)
         log_prob = (
-            torch.where(member, data[log_probs], 0)
-            if log_probs == wire.Field.TEACHER_LOG_PROB
-            else ragged.row_sums(data[log_probs].values(), *rows)
+            ragged.row_sums(data[log_probs].values(), *rows)
+            if data[log_probs].is_nested
+            else torch.where(member, data[log_probs], 0)
         )
         lengths = ragged.row_lengths(*rows)
         log_prob = gvpo.length_weight(lengths, alpha_of(self._config.policy_loss)) * log_prob
@@ -117,13 +116,13 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         return loss, metrics
 
 
-class GroupActorRolloutRefWorker(ReferenceSyncWorkerMixin, ActorRolloutRefWorker):  # type: ignore[misc]
-    """verl's worker, with `GroupTrainingWorker` as its actor and a reference that can be synchronised."""
+class GroupActorRolloutRefWorker(ActorRolloutRefWorker):  # type: ignore[misc]
+    """verl's worker, with `GroupTrainingWorker` as its actor."""
 
     actor_worker_cls = GroupTrainingWorker
 
 
-class GroupDetachActorWorker(ReferenceSyncWorkerMixin, DetachActorWorker):  # type: ignore[misc]
+class GroupDetachActorWorker(DetachActorWorker):  # type: ignore[misc]
     """The same for the trainer mode whose rollout runs on separate machines."""
 
     actor_worker_cls = GroupTrainingWorker

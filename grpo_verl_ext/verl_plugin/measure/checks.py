@@ -22,7 +22,7 @@ from grpo_verl_ext.verl_plugin.features import Feature, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
 
-def check_gold_responses(config: DictConfig) -> None:
+def _check_gold_responses(config: DictConfig) -> None:
     """Refuse files without what is measured, where this process sees them.
 
     Raises:
@@ -67,7 +67,7 @@ def _has_column(schema: Any, dotted: str) -> bool:
     return True
 
 
-def check_seeds(config: DictConfig) -> None:
+def _check_seeds(config: DictConfig) -> None:
     """Refuse data that ask for an agent loop which passes no seeds on.
 
     Raises:
@@ -78,7 +78,7 @@ def check_seeds(config: DictConfig) -> None:
         check_loops_of_data(config, None, why, f"~{SEED_REQUESTS}")
 
 
-GOLD_MEASUREMENT = Feature(
+_GOLD_MEASUREMENT = Feature(
     name="gold-responses",
     used=has_option("gold_responses"),
     requires=refused(
@@ -94,12 +94,12 @@ GOLD_MEASUREMENT = Feature(
             for engine in ("megatron", "veomni")
         ),
     ),
-    checks={"gold-responses": check_gold_responses},
+    checks={"gold-responses": _check_gold_responses},
     done_by_trainer={"gold_responses.files": "measures them"},
-    trainer="measure.gold_responses:GoldResponseMixin",
+    trainer=".measure.gold_responses:GoldResponseMixin",
 )
-TRAINING_REWARDS = Feature(trainer="measure.training_rewards:TrainingRewardMixin")
-REQUEST_SEEDS = Feature(
+_TRAINING_REWARDS = Feature(trainer=".measure.training_rewards:TrainingRewardMixin")
+_REQUEST_SEEDS = Feature(
     name="seeds",
     used=has_option("seed_requests"),
     requires=refused(
@@ -110,5 +110,5 @@ REQUEST_SEEDS = Feature(
         In(f"{ROLLOUT}.name", ("vllm",), "has requests that take no seed, or was not tested"),
         In(AGENT_LOOP, tuple(AGENT_LOOPS.values()), "passes no seeds on"),
     ),
-    checks={"seeds": check_seeds},
+    checks={"seeds": _check_seeds},
 )

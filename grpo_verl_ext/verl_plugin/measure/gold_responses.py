@@ -1,6 +1,6 @@
 """Measure how probable wanted responses are under the policy: ``algorithm.grpo_ext.gold_responses``.
 
-Teacher forcing gives the exact probability of one response, where sampling estimates it; right answers by
+A forward pass gives the exact probability of one response, where sampling estimates it; right answers by
 other responses are missing from it.
 """
 

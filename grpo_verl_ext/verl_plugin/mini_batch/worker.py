@@ -143,7 +143,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         return padded
 
     def _called(self, loss_fn: LossFunction, **arguments: Any) -> Any:
-        """Call the loss; of a teacher's top tokens, verl's engines first ask it for what needs the logits."""
+        """Call the loss; to distil top tokens, verl's engines first ask it for what needs the logits."""
         if "model_output" not in arguments:
             return loss_fn(**arguments)
         return self._with_statistic(loss_fn, **arguments)

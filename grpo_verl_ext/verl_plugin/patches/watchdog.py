@@ -1,4 +1,4 @@
-"""Stop a training when a Ray actor or vLLM engine has died, or a reward model or teacher failed.
+"""Stop a training when a Ray actor or vLLM engine has died, or a reward model failed.
 
 **Actors.** Patch of ``PPOTrainer.fit``. verl does not restart actors. Where it waits for an answer of the
 dead actor itself, Ray raises, and verl ends with that error. Where the answer comes by another way (the
@@ -7,8 +7,7 @@ responses of an agent loop's worker come through TransferQueue), verl waits fore
 While ``fit`` runs, a thread of the trainer's process asks Ray every `LOOK_SECONDS` which of the training's
 actors have died. If one has, and verl has not raised by itself `VERL_SECONDS` later, ``fit`` raises
 `LostActorError`, which names the actor. A reward process whose model fails reports that
-(`wire.report_failure`), as an agent loop does with a teacher, and ``fit`` raises the error: verl would train
-on the other responses.
+(`wire.report_failure`), and ``fit`` raises the error: verl would train on the other responses.
 
 **Engines.** Patch of ``vLLMHttpServer.run_server``. vLLM's own server ends with its engine. verl's server
 continues, fails every request, and the next update of the weights waits forever for the dead engine. The end

@@ -21,7 +21,7 @@ _ADAPTER = "makes the reference the policy without its adapter, which nothing re
 _SHARDED = "shards the reference unlike the policy, so that no shard can follow it"
 _WITHOUT = Line(f"~{_KEY}")
 
-REFERENCE_REFRESH = Feature(
+_REFERENCE_REFRESH = Feature(
     name="reference",
     used=_uses_refresh,
     requires=(
@@ -60,5 +60,6 @@ REFERENCE_REFRESH = Feature(
         ),
     ),
     done_by_trainer={"ref_model_sync_steps": "refreshes the reference"},
-    trainer="reference.trainer:ReferenceSyncTrainerMixin",
+    trainer=".reference.trainer:ReferenceSyncTrainerMixin",
+    worker=".reference.worker:ReferenceSyncWorkerMixin",
 )

@@ -16,8 +16,8 @@ from grpo_verl_ext.catalogue.verls import (
 )
 from grpo_verl_ext.rewards import functions, weighted_sum
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, SECTION, moved_key, setting
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, written
+from grpo_verl_ext.utils.keys import MODEL, REWARD_MANAGER, ROLLOUT, SECTION, moved_key, setting, written
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template, model_shape
 
@@ -25,7 +25,7 @@ _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
 
 
-def check_rewards(config: DictConfig) -> None:
+def _check_rewards(config: DictConfig) -> None:
     """Refuse weights that name no part of our reward, and functions that fail to load.
 
     In a rollout verl only logs the error. A function whose file, package or imports are missing here is not
@@ -92,7 +92,7 @@ def _function_in(file: Path, name: str) -> ast.FunctionDef | ast.AsyncFunctionDe
     return bound[0] if is_only and isinstance(bound[0], ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 
-def check_reward_model(config: DictConfig) -> None:
+def _check_reward_model(config: DictConfig) -> None:
     """Refuse ``rule_and_model`` without a usable classifier, and a classifier that nobody asks."""
     options, path = Options.from_config(config.algorithm).reward_model, f"{SECTION}.reward_model.path"
     manager, key = config.reward.reward_manager.name, "reward.reward_manager.name"
@@ -236,11 +236,11 @@ def _leaves(section: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, section
 
 
-REWARD_MODELS = Feature(
+_REWARD_MODELS = Feature(
     checks={
-        "reward-weights": check_rewards,
+        "reward-weights": _check_rewards,
         "reward-arguments": _check_reward_arguments,
-        "reward-model": check_reward_model,
+        "reward-model": _check_reward_model,
         "dynamic-sampling": _check_dynamic_sampling,
     },
     advice={

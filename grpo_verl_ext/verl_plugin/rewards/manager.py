@@ -20,7 +20,8 @@ from grpo_verl_ext.rewards.steps import (
     StepRewardError,
     step_end_characters,
 )
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER, Options, RewardModelOptions
+from grpo_verl_ext.utils.keys import REWARD_MANAGER
+from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.wire import report_failure
 
 

@@ -12,7 +12,7 @@ SINGLE_TURN = In(AGENT_LOOP, SINGLE_TURN_LOOPS, "may have several turns", refuse
 """For a feature that reads responses of one turn."""
 VERLS_MANAGER = Null(
     f"{ROLLOUT}.agent.agent_loop_manager_class",
-    "need not run this package's agent loop, nor ask a teacher",
+    "need not run this package's agent loop",
     refuse=True,
 )
 

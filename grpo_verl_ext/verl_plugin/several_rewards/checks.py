@@ -6,8 +6,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import SECTION, setting
-from grpo_verl_ext.verl_plugin.config import REWARD_MANAGER
+from grpo_verl_ext.utils.keys import REWARD_MANAGER, SECTION, setting
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 _KEYS = "algorithm.gdpo_reward_keys"
@@ -16,7 +15,7 @@ _REPORTED_BY_VERLS = ("score", "acc")
 """Numbers that a reward function of verl 0.9's reports, for one data source or another."""
 
 
-def check_rewards(config: DictConfig) -> None:
+def _check_rewards(config: DictConfig) -> None:
     """Refuse GDPO with fewer than two rewards, or with one that the function which is asked does not report.
 
     That is known of this package's function and of verl's. verl asks its reward server where one is enabled.
@@ -63,7 +62,7 @@ def check_rewards(config: DictConfig) -> None:
         )
 
 
-SEVERAL_REWARDS = Feature(
+_SEVERAL_REWARDS = Feature(
     name="several-rewards",
     used=catalogue.learns_from_several_rewards,
     requires=(
@@ -84,6 +83,6 @@ SEVERAL_REWARDS = Feature(
         ),
         *OTHER_REWARDS,
     ),
-    checks={"reported-rewards": check_rewards},
-    trainer="several_rewards.trainer:SeveralRewardsMixin",
+    checks={"reported-rewards": _check_rewards},
+    trainer=".several_rewards.trainer:SeveralRewardsMixin",
 )

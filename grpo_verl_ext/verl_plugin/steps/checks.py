@@ -9,13 +9,13 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, NoneWith, Trainer, refused
 from grpo_verl_ext.rewards import weighted_sum
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import AGENT_LOOP, setting
+from grpo_verl_ext.utils.keys import AGENT_LOOP, REWARD_MANAGER, setting
 from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, REWARD_MANAGER
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import OTHER_REWARDS, Feature
 
 
-def check_steps(config: DictConfig) -> None:
+def _check_steps(config: DictConfig) -> None:
     """Refuse ``grpo_process`` with data that ask for a loop without steps, or a function that reports none.
 
     What a function reports is known where this package's loops and a manager that keeps it are configured.
@@ -41,7 +41,7 @@ def check_steps(config: DictConfig) -> None:
 
 _GIVEN = "reward.custom_reward_function.reward_kwargs.step_rewards"
 
-STEP_REWARDS = Feature(
+_STEP_REWARDS = Feature(
     name="steps",
     used=catalogue.learns_from_steps,
     requires=(
@@ -54,7 +54,7 @@ STEP_REWARDS = Feature(
         ),
         *OTHER_REWARDS,
     ),
-    checks={"reported-steps": check_steps},
-    trainer="steps.trainer:ProcessSupervisionMixin",
-    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "rollout.agent_loops"),
+    checks={"reported-steps": _check_steps},
+    trainer=".steps.trainer:ProcessSupervisionMixin",
+    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), ".rollout.agent_loops"),
 )

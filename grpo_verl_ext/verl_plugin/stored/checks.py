@@ -19,7 +19,7 @@ def _keeps_history(config: DictConfig) -> bool:
     return setting(config, f"{_KEY}.source") == "history" and is_stored(config)
 
 
-def check_stored_responses(config: DictConfig) -> None:
+def _check_stored_responses(config: DictConfig) -> None:
     """Refuse a share that is no whole number of samples."""
     options, n = Options.from_config(config.algorithm).stored_responses, config.actor_rollout_ref.rollout.n
     if options is not None and abs(options.share * n - (taken := round(options.share * n))) > 1e-6:
@@ -32,7 +32,7 @@ def check_stored_responses(config: DictConfig) -> None:
         )
 
 
-STORED_RESPONSES = Feature(
+_STORED_RESPONSES = Feature(
     name="stored-responses",
     used=has_option("stored_responses"),
     requires=refused(
@@ -60,7 +60,7 @@ STORED_RESPONSES = Feature(
         VERLS_MANAGER,
         Off(BYPASS, "makes another anchor of GVPO for each response", when=catalogue.has_groups),
     ),
-    checks={"stored-responses": check_stored_responses},
-    trainer="stored.trainer:StoredResponsesMixin",
-    agent_loops={STORED_AGENT_LOOP: "stored.rollout"},
+    checks={"stored-responses": _check_stored_responses},
+    trainer=".stored.trainer:StoredResponsesMixin",
+    agent_loops={STORED_AGENT_LOOP: ".stored.rollout"},
 )

@@ -20,7 +20,6 @@ from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 _SECTION = "algorithm.grpo_ext.stored_responses"
-_TEACHER = "algorithm.grpo_ext.teacher.source"
 _VALID = "a text, a list of token ids, or {token_ids, log_probs}"
 
 
@@ -32,8 +31,7 @@ class _ResponseError(ValueError):
 class GivenResponses:
     """Reads and checks the responses of a prompt.
 
-    ``count`` of a prompt's ``samples`` are taken from them; ``end`` is the token that ends a text. Where the
-    log-probs are a teacher's, each sample of each prompt needs them.
+    ``count`` of a prompt's samples are taken from them; ``end`` is the token that ends a text.
     """
 
     key: str
@@ -43,7 +41,6 @@ class GivenResponses:
     tokenizer: Any
     end: int | None
     with_log_probs: bool
-    of_teacher: bool = False
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
         """Return the first responses of a prompt, at most ``count``."""
@@ -71,13 +68,6 @@ class GivenResponses:
         where = f"extra_info.{self.key} of row {row}"
         try:
             given = self._given(extra_info)
-            if self.of_teacher and len(given) < self.samples:
-                raise self._wrong(
-                    f"{where} has {len(given)} responses, and {_TEACHER} is recorded, so that the others of "
-                    f"the prompt's {self.samples} samples have no log-probs of the teacher",
-                    f"{self.samples} responses to each prompt",
-                    f"{_TEACHER}=server, or give more",
-                )
             for number, each in enumerate(given):
                 where = f"response {number} in extra_info.{self.key} of row {row}"
                 self._read(each)
@@ -102,11 +92,6 @@ class GivenResponses:
         else:
             token_ids = _listed(given, _VALID)
         self._check_tokens(token_ids)
-        if log_probs is None and self.of_teacher:
-            raise _ResponseError(
-                f"has no log_probs, and {_TEACHER} is recorded; give {{token_ids, log_probs}} with "
-                f"those of the teacher, or type {_TEACHER}=server"
-            )
         if log_probs is None and self.with_log_probs:
             raise _ResponseError(
                 "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "

@@ -51,7 +51,6 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
                 tokenizer=self.tokenizer,
                 end=end_of_response(self.tokenizer, get_generation_config(model=model), template),
                 with_log_probs=rollout.calculate_log_probs,
-                of_teacher=Options.of_training(self.config.algorithm).of_teacher.source == "recorded",
             )
             where = self._given.check(self._rows_of_data())
         say(f"{count} of {rollout.n} samples of a prompt are taken from {where}")

@@ -26,6 +26,7 @@ from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentL
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_problems
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes
@@ -33,7 +34,6 @@ from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
 from grpo_verl_ext.verl_plugin.measure import data, gold_responses
-from grpo_verl_ext.verl_plugin.measure.checks import check_gold_responses
 from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldRow, read_rows
 from grpo_verl_ext.verl_plugin.measure.training_rewards import (
     means,
@@ -438,7 +438,7 @@ class TestRefused:
         )
         for key, value in changes.items():
             OmegaConf.update(config, key.replace("__", "."), value)
-        check_gold_responses(config)
+        CHECKS["gold-responses"](config)
 
     def test_good_files_and_files_elsewhere_pass(self, file: Path) -> None:
         self.check(file)

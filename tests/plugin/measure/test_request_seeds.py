@@ -23,12 +23,12 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.measure.checks import check_seeds
 from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer, request_seed
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, ExtendedToolAgentLoop
 
@@ -224,7 +224,7 @@ class TestRefused:
         )
         config = OmegaConf.merge(self.config(), {"data": {"train_files": [str(file)]}})
         with pytest.raises(SettingError, match=f"ask for agent_name={names[0]}, and .* passes seeds on"):
-            check_seeds(config)
+            CHECKS["seeds"](config)
 
     @pytest.mark.parametrize("names", [["grpo_ext_tool_agent", None], [None, None]])
     def test_rows_that_ask_for_ours_or_for_none(self, names: list[str | None], tmp_path: Path) -> None:
@@ -233,9 +233,9 @@ class TestRefused:
         )
         (tmp_path / "b.parquet").write_text("no parquet")
         files = [str(file), str(tmp_path / "b.parquet"), "hdfs://c.parquet"]
-        check_seeds(OmegaConf.merge(self.config(), {"data": {"train_files": files}}))
+        CHECKS["seeds"](OmegaConf.merge(self.config(), {"data": {"train_files": files}}))
 
     def test_without_the_option_nothing_is_asked(self) -> None:
-        check_seeds(
+        CHECKS["seeds"](
             self.config(algorithm__grpo_ext__seed_requests=None, actor_rollout_ref__rollout__name="mine")
         )

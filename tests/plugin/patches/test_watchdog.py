@@ -8,7 +8,7 @@ import pytest
 from processes import Python
 
 from grpo_verl_ext.verl_plugin.patches import watchdog
-from grpo_verl_ext.verl_plugin.patches.watchdog import WATCHED_ACTORS
+from grpo_verl_ext.verl_plugin.patches.watchdog import WATCHED_ACTORS, LostActorError
 
 DRIVER = """
 import os, signal, sys
@@ -168,7 +168,7 @@ def test_a_training_that_has_ended_meanwhile_gets_no_signal(monkeypatch: pytest.
     assert (found, sent) == ([], [])
 
 
-def test_a_lost_teacher_is_told_by_what_its_agent_loop_reports_afterwards(
+def test_a_lost_server_is_told_by_what_its_agent_loop_reports_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server's death is seen at once, the failed request only seconds later; the latter says more."""
@@ -185,6 +185,21 @@ def test_a_lost_teacher_is_told_by_what_its_agent_loop_reports_afterwards(
 def test_what_was_reported_is_the_cause_of_any_error_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "lost_actors", dict)
     monkeypatch.setattr(watchdog.wire, "forget_reported_failure", lambda: None)
-    monkeypatch.setattr(watchdog.wire, "reported_failure", lambda: RuntimeError("the teacher is gone"))
-    with pytest.raises(RuntimeError, match="the teacher is gone"), watchdog.watched():
+    monkeypatch.setattr(watchdog.wire, "reported_failure", lambda: RuntimeError("the server is gone"))
+    with pytest.raises(RuntimeError, match="the server is gone"), watchdog.watched():
         raise KeyError("no responses")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(LostActorError("no\nanswer"), LostActorError), (KeyError("a"), RuntimeError)]
+)
+def test_a_reported_error_comes_back_as_its_class(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
+) -> None:
+    kept: dict[bytes, bytes] = {}
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_put", kept.__setitem__)
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", kept.get)
+    monkeypatch.setattr(watchdog.wire, "_failure_key", lambda: b"job")
+    watchdog.wire.report_failure(error)
+    found = watchdog.wire.reported_failure()
+    assert (type(found), str(found)) == (kind, str(error))

@@ -15,14 +15,13 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
-from grpo_verl_ext.preflight import findings
+from grpo_verl_ext.preflight import CHECKS, findings
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards import manager
-from grpo_verl_ext.verl_plugin.rewards.checks import check_reward_model
 
 BYTES = build_tokenizer()
 MANAGER = "reward.reward_manager.name=rule_and_model"
@@ -233,7 +232,7 @@ class TestChecks:
     )
     def test_what_cannot_work_is_refused(self, overrides: list[str], message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            check_reward_model(composed(overrides))
+            CHECKS["reward-model"](composed(overrides))
 
     @pytest.mark.parametrize(
         ("preset", "content", "message"),
@@ -254,22 +253,22 @@ class TestChecks:
         written = json.dumps({"architectures": [content]}) if content.startswith("X") else content
         (tmp_path / "config.json").write_text(written)
         with pytest.raises(ValueError, match=message):
-            check_reward_model(composed([f"+algo={preset}", MANAGER, f"+{SECTION}.path={tmp_path}"]))
+            CHECKS["reward-model"](composed([f"+algo={preset}", MANAGER, f"+{SECTION}.path={tmp_path}"]))
 
     def test_a_template_that_is_not_there_is_refused(self, reward_model: Path, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_bytes((reward_model / "config.json").read_bytes())
         own = [MANAGER, f"+{SECTION}.path={tmp_path}", f"+{SECTION}.chat_template=true"]
         with pytest.raises(ValueError, match=r"its tokenizer has no chat template\. Type: .*template=false"):
-            check_reward_model(composed(own))
+            CHECKS["reward-model"](composed(own))
         BYTES.save_pretrained(tmp_path)
-        check_reward_model(composed(own))
+        CHECKS["reward-model"](composed(own))
 
     def test_what_works_passes(self, reward_model: Path, step_model: Path) -> None:
-        check_reward_model(composed([]))
+        CHECKS["reward-model"](composed([]))
         for preset, path in (("grpo", reward_model), ("grpo_process", step_model), ("grpo", "some/model")):
-            check_reward_model(composed([f"+algo={preset}", MANAGER, f"+{SECTION}.path={path}"]))
+            CHECKS["reward-model"](composed([f"+algo={preset}", MANAGER, f"+{SECTION}.path={path}"]))
         rules = ["reward.custom_reward_function.path=mine.py", "reward.reward_model.enable=true"]
-        check_reward_model(composed([MANAGER, f"+{SECTION}.path={reward_model}", *rules]))
+        CHECKS["reward-model"](composed([MANAGER, f"+{SECTION}.path={reward_model}", *rules]))
 
     def test_it_is_one_of_the_checks_before_a_rollout(self) -> None:
         found = findings(composed(["+algo=grpo", "+task=chain_sum", f"+{SECTION}.path=organisation/model"]))

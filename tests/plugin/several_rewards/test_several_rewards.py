@@ -17,11 +17,11 @@ from verl.trainer.ppo.core_algos import compute_gdpo_outcome_advantage
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.several_rewards import trainer
-from grpo_verl_ext.verl_plugin.several_rewards.checks import check_rewards
 from grpo_verl_ext.verl_plugin.several_rewards.trainer import SeveralRewardsMixin, collected
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS
 
@@ -196,11 +196,11 @@ def test_the_trainer_shows_the_rewards_to_gdpo_alone(estimator: str, monkeypatch
 class TestChecks:
     def test_the_preset_passes_and_other_estimators_need_nothing(self) -> None:
         mine = "reward.custom_reward_function.path=mine.py"
-        check_rewards(composed(["+algo=gdpo", mine]))
-        check_rewards(composed(["+algo=gdpo", mine, "algorithm.gdpo_reward_keys=[a,b,c]"]))
-        check_rewards(composed(["+algo=grpo"]))
+        CHECKS["reported-rewards"](composed(["+algo=gdpo", mine]))
+        CHECKS["reported-rewards"](composed(["+algo=gdpo", mine, "algorithm.gdpo_reward_keys=[a,b,c]"]))
+        CHECKS["reported-rewards"](composed(["+algo=grpo"]))
 
     @pytest.mark.parametrize("keys", ["null", "[]", "[format]", "[format,format]"])
     def test_fewer_than_two(self, keys: str) -> None:
         with pytest.raises(SettingError, match=r"gdpo_reward_keys is .*two or more .*Type: 'algorithm\.gdpo"):
-            check_rewards(composed(["+algo=gdpo", f"algorithm.gdpo_reward_keys={keys}"]))
+            CHECKS["reported-rewards"](composed(["+algo=gdpo", f"algorithm.gdpo_reward_keys={keys}"]))

@@ -20,13 +20,13 @@ from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
 from verl.utils import tensordict_utils as tu
 
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.steps import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
-from grpo_verl_ext.verl_plugin.steps.checks import check_steps
 from grpo_verl_ext.verl_plugin.steps.trainer import collected, dumped_columns, metrics_of_steps
 from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
@@ -208,7 +208,7 @@ class TestCollected:
 class TestChecks:
     @staticmethod
     def check(*overrides: str) -> None:
-        check_steps(composed(overrides))
+        CHECKS["reported-steps"](composed(overrides))
 
     def test_the_preset_passes_and_other_estimators_need_nothing(self) -> None:
         self.check("+algo=grpo")
@@ -235,10 +235,10 @@ class TestChecks:
     def test_a_function_that_reports_no_steps(self, words: list[str], wrong: str | None) -> None:
         config = composed(["+algo=grpo_process", *words])
         if wrong is None:
-            check_steps(config)
+            CHECKS["reported-steps"](config)
         else:
             with pytest.raises(ValueError, match=wrong):
-                check_steps(config)
+                CHECKS["reported-steps"](config)
 
     def test_the_names_are_those_that_verl_knows(self) -> None:
         assert {*AGENT_LOOPS, *AGENT_LOOPS.values()} <= _agent_loop_registry.keys()

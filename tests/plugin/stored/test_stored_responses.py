@@ -30,11 +30,11 @@ from stored_rollout import (
 from torch import Tensor
 from transfer_queue.utils.serial_utils import decode, encode
 
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.preflight.tested import untested
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.stored.checks import check_stored_responses
 from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 from grpo_verl_ext.verl_plugin.stored.sources import (
     HISTORY_FILE,
@@ -584,7 +584,7 @@ def settings(algo: str = "gvpo", **changes: Any) -> DictConfig:
 )
 def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        check_stored_responses(settings(**changes))
+        CHECKS["stored-responses"](settings(**changes))
 
 
 @pytest.mark.parametrize(
@@ -599,14 +599,14 @@ def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
     ],
 )
 def test_right_settings(algo: str, changes: dict[str, Any]) -> None:
-    check_stored_responses(settings(algo, **changes))
+    CHECKS["stored-responses"](settings(algo, **changes))
 
 
 @pytest.mark.parametrize("value", [0.5, True, "history"])
 def test_what_is_no_section_is_named_once(value: object) -> None:
     wrong = settings(algorithm__grpo_ext__stored_responses=value)
     with pytest.raises(SettingError, match=r"stored_responses is .*; valid is a section, or null"):
-        check_stored_responses(wrong)
+        CHECKS["stored-responses"](wrong)
     assert not [each for each in untested(wrong) if each.check != "stored-responses"]
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from descent import minimise
+from gvpo_teacher import distillation
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grpo_verl_ext import gvpo
-from grpo_verl_ext.algorithms import distillation
+from grpo_verl_ext import gvpo, losses
 from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
 
 F64 = torch.float64
@@ -188,3 +188,16 @@ def test_agreement_of_equal_log_probs_is_none():
     deviations = group_deviation(own, group, everyone), group_deviation(own, group, everyone)
     assert distillation.fit(own, own, own * 0, deviations, everyone).agreement == 0
     assert group_sum(torch.ones(2), group).tolist() == [2, 2]
+
+
+def test_distillation_in_one_call_is_gvpos_around_the_teacher() -> None:
+    """As the error says that stands in the place of a function: ½ Var(log π_θ − log π_T), k − 1."""
+    with pytest.raises(AttributeError, match=r"gvpo_distill.*losses\.gvpo\(log_prob, teacher_log_prob"):
+        losses.gvpo_distill  # noqa: B018
+    log_prob = torch.tensor([[-1.0, -2.0], [-0.5, -4.0], [-3.0, -1.0]], dtype=torch.float64)
+    teacher = torch.tensor([[-2.0, -2.0], [-1.0, -1.0], [-1.0, -1.5]], dtype=torch.float64)
+    found, _ = losses.gvpo(
+        log_prob, teacher, torch.ones(3, 2), rewards=torch.zeros(3), groups=["a"] * 3, gvpo_beta=1
+    )
+    # 1, −2.5, −1.5 with the mean −1
+    assert found.item() == pytest.approx(0.5 * (2.0**2 + 1.5**2 + 0.5**2) / 2)

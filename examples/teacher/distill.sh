@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Distil a teacher with another tokenizer into Qwen2.5-Math-1.5B on MATH's prompts: GVPO, FSDP, vLLM.
 #
-#   bash examples/train/distill.sh [key=value …]
+#   bash examples/teacher/distill.sh [key=value …]
 #
 # The teacher has GPUs of its own, TEACHER_GPUS of each node beside the N_GPUS that train and sample; a server takes two.
 # For a teacher with the student's tokenizer set READS=tokens.
 #
-# Data: prepare_data.sh math. Settings and their sources: +task=math, +algo=gvpo_distill. Samples, epochs and α are those
+# Data: examples/train/prepare_data.sh math. Once: pip install -e examples/teacher. Settings and their sources: +task=math, +algo=gvpo_distill. Samples, epochs and α are those
 # that notes on GVPO++ (arXiv 2609.21432) report: 256 prompts × 4 responses, two epochs.
 # Run the same command again to resume from the last checkpoint in OUTPUTS.
 #

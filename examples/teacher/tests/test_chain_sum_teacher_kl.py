@@ -14,7 +14,7 @@ from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import write_rows
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "chain_sum_teacher_kl.py"
+EXAMPLE = Path(__file__).parents[1] / "chain_sum_teacher_kl.py"
 QUESTIONS = {
     "1+2=?": "<answer>3</answer>",
     "3+4+5=?": "<reasoning>3+4=7;7+5=12;</reasoning><answer>12</answer>",

@@ -4,24 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import pandas
 import pytest
 import yaml
 from embedded_task import make_embedded_task
-from omegaconf import DictConfig
 from ray_cluster import QUIET, free_ports, ray_head
+from scripts import Run, Started, assert_that_verls_workers_would_accept, configured, noted
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.config import validate_config
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
-from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import CompositionError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TRAIN = ROOT / "examples" / "train"
 SCRIPTS = [*sorted((ROOT / "examples").glob("**/*.sh")), ROOT / "tests" / "run.sh"]
 
@@ -30,8 +26,8 @@ ESTIMATORS = {
     preset.stem: yaml.safe_load(preset.read_text(encoding="utf-8"))["algorithm"]["adv_estimator"]
     for preset in sorted(PRESETS.glob("*.yaml"))
 }
-NAMED_ALONE = [algo for algo in ESTIMATORS if algo not in ("gvpo_distill", "gdpo")]
-"""Presets that need no more than their name: no teacher, and no reward function with several rewards."""
+NAMED_ALONE = [algo for algo in ESTIMATORS if algo != "gdpo"]
+"""Presets that need no more than their name, and no reward function with several rewards."""
 TRAININGS = [
     (task, algo)
     for task in ("gsm8k", "math")
@@ -41,66 +37,6 @@ TRAININGS = [
 BUDGET = {"gsm8k": 1024, "math": 3000}
 # a fifth, rounded down
 OVERLONG_BUFFER = {"gsm8k": 204, "math": 600}
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-Started = Callable[..., list[str]]
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """A folder for PATH with a python3 that notes its arguments in the file ``arguments``."""
-    folder = tmp_path / "stand-in"
-    folder.mkdir()
-    stand_in = folder / "python3"
-    stand_in.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > '{folder}/arguments'\n")
-    stand_in.chmod(0o755)
-    return folder
-
-
-@pytest.fixture
-def run(notes: Path) -> Run:
-    """Run a script of examples/train with the stand-in, and with no more of our environment than it needs."""
-
-    def run(script: str, *arguments: str, **knobs: str) -> subprocess.CompletedProcess[str]:
-        path = f"{notes}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return subprocess.run(
-            ["bash", str(TRAIN / script), *arguments],
-            env={"PATH": path, "HOME": "/home/somebody", **knobs},
-            cwd=notes.parent,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def started(run: Run, notes: Path) -> Started:
-    """What a script starts python3 with."""
-
-    def started(script: str, *arguments: str, **knobs: str) -> list[str]:
-        found = run(script, *arguments, **knobs)
-        assert found.returncode == 0, found.stderr
-        return noted(notes)
-
-    return started
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A model and data that are there, as the values of MODEL and DATA."""
-    model, data = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("data")
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(model)
-    tiny = build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1)
-    # as Qwen2.5-Math-7B, which has the fewest of the scripts' models
-    tiny.config.max_position_embeddings = 4096
-    tiny.save_pretrained(model)
-    for name in ("train", "test"):
-        pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
-    return {"MODEL": str(model), "DATA": str(data)}
 
 
 @pytest.fixture(scope="module")
@@ -155,21 +91,6 @@ class TestTrainings:
         validate_config(config, need_reference_policy(config), need_critic(config))
         assert_that_verls_workers_would_accept(config, ranks=1)
         assert (config.task.name, config.algorithm.adv_estimator) == ("chain_sum", ESTIMATORS[algo])
-
-    def test_distillation_is_accepted_at_every_size(
-        self, started: Started, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("VERL_PLATFORM", "nvidia")
-        for gpus, reads in [(1, "text"), (2, "tokens"), (4, "text")]:
-            sizes = {"N_GPUS": str(gpus), "TEACHER_GPUS": "2", "READS": reads, "TEACHER": files["MODEL"]}
-            config = configured(started("distill.sh", **files, **sizes))
-            preflight.check_training(config)
-            assert list(preflight.warnings(config)) == []
-            validate_config(config, need_reference_policy(config), need_critic(config))
-            assert_that_verls_workers_would_accept(config, ranks=gpus)
-            assert config.algorithm.grpo_ext.teacher.reads == reads
-            teachers = omega_conf_to_dataclass(config.distillation).teacher_models
-            assert [each.num_replicas for each in teachers.values()] == [1]
 
     @pytest.mark.parametrize(("task", "algo"), TRAININGS)
     def test_it_is_the_algorithm_on_the_task(self, task: str, algo: str, started: Started) -> None:
@@ -336,85 +257,3 @@ class TestData:
         without_verl = run("prepare_data.sh", "math")
         assert without_verl.returncode == 1
         assert "VERL: is missing; valid is a checkout of verl. Type: VERL=verl bash" in without_verl.stderr
-
-
-class TestTeacherSamples:
-    GENERATES = (
-        '#!/bin/sh\n[ "$1" = -m ] || exec {python} "$@"\n'
-        "printf '%s\\0' \"$@\" > '{notes}/arguments'\n[ ! -e {made} ] || cp {made} {wanted}\n"
-    )
-    """A python3 that notes what is asked of verl's server, has a file in its place, and runs the rest."""
-
-    def test_responses_of_the_teacher_become_stored_ones(
-        self, run: Run, notes: Path, tmp_path: Path, files: dict[str, str]
-    ) -> None:
-        data, sampled, made = tmp_path / "data", tmp_path / "sampled", tmp_path / "made.parquet"
-        data.mkdir()
-        rows = pandas.DataFrame(
-            {"prompt": [[{"role": "user", "content": "1+1=?"}], [{"role": "user", "content": "2+2=?"}]]}
-        )
-        rows["extra_info"] = [{"index": 7}, None]
-        for name in ("train", "test"):
-            rows.to_parquet(data / f"{name}.parquet")
-        rows.assign(responses=[["2", "two"], ["4", "four"]]).to_parquet(made)
-        words = {"python": sys.executable, "notes": notes, "made": made}
-        (notes / "python3").write_text(self.GENERATES.format(**words, wanted=sampled / "generated.parquet"))
-
-        knobs = {"DATA": str(data), "SAMPLED": str(sampled), "TEACHER": files["MODEL"], "N_GPUS": "4"}
-        found = run("teacher_samples.sh", "actor_rollout_ref.rollout.seed=5", **knobs)
-        assert found.returncode == 0, found.stderr
-        arguments = noted(notes)
-        assert arguments[:2] == ["-m", "verl.trainer.main_generation_server"]
-        config = composed(arguments[2:])
-        assert config.data.train_files == str(data / "train.parquet")
-        assert config.data.output_path == str(sampled / "generated.parquet")
-        rollout = config.actor_rollout_ref.rollout
-        assert rollout.load_format == "auto", "verl's own has random weights"
-        assert (rollout.n, rollout.temperature, rollout.top_p, rollout.top_k) == (2, 1, 1, -1)
-        assert (rollout.tensor_model_parallel_size, config.trainer.n_gpus_per_node) == (2, 4)
-        assert rollout.seed == 5
-
-        trained = pandas.read_parquet(sampled / "train.parquet")
-        assert list(trained.columns) == ["prompt", "extra_info"]
-        infos = [{**info, "responses": list(info["responses"])} for info in trained["extra_info"]]
-        assert infos[0] == {"index": 7, "responses": ["2", "two"]}
-        assert infos[1]["responses"] == ["4", "four"]
-        assert (sampled / "test.parquet").read_bytes() == (data / "test.parquet").read_bytes()
-
-    def test_without_what_the_server_writes_nothing_is_made(
-        self, run: Run, notes: Path, tmp_path: Path
-    ) -> None:
-        words = {"python": sys.executable, "notes": notes, "made": tmp_path / "no", "wanted": tmp_path / "no"}
-        (notes / "python3").write_text(self.GENERATES.format(**words))
-        found = run("teacher_samples.sh", DATA=str(tmp_path), SAMPLED=str(tmp_path / "sampled"))
-        assert found.returncode == 1
-        assert "generated.parquet" in found.stderr
-        assert list((tmp_path / "sampled").iterdir()) == []
-
-
-def noted(notes: Path) -> list[str]:
-    return (notes / "arguments").read_text().split("\0")[:-1]
-
-
-def configured(arguments: list[str]) -> DictConfig:
-    assert arguments[:2] == ["-m", "verl.trainer.main_ppo"]
-    return composed(arguments[2:])
-
-
-def assert_that_verls_workers_would_accept(config: DictConfig, ranks: int) -> None:
-    """What verl asserts only in its workers, where N_GPUS and N_NODES matter, or in its dynamic batching."""
-    model = config.actor_rollout_ref
-    # workers/engine_workers.py, train_mini_batch and init_model
-    assert model.actor.ppo_mini_batch_size * model.rollout.n % ranks == 0
-    assert ranks % model.rollout.tensor_model_parallel_size == 0
-    # utils/seqlen_balancing.py, rearrange_micro_batches
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    limits = [
-        model.actor.ppo_max_token_len_per_gpu,
-        model.rollout.log_prob_max_token_len_per_gpu,
-        model.ref.log_prob_max_token_len_per_gpu,
-        config.critic.ppo_max_token_len_per_gpu,
-    ]
-    assert min(limits) >= longest
-    # every update has as many prompts
-    assert config.data.train_batch_size % model.actor.ppo_mini_batch_size == 0

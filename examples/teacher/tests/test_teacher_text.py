@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import teachers
 import torch
+from gvpo_teacher.options import TeacherError
+from gvpo_teacher.text import TextReader, check_same_tokens
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
-from grpo_verl_ext.utils.errors import SettingError, TeacherError
-from grpo_verl_ext.verl_plugin.teacher.text import TextReader, check_same_tokens
+from grpo_verl_ext.utils.errors import SettingError
 
 POLICY = teachers.tokenizer(259, "<|im_end|>")
 TEACHER = teachers.tokenizer(330, "</s>")

@@ -17,11 +17,10 @@ from verl.utils import hf_tokenizer
 from verl.utils.fs import copy_to_local
 
 from grpo_verl_ext.utils.end_tokens import end_tokens
-from grpo_verl_ext.utils.errors import TeacherError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.teacher.text import TeacherTokens, TextReader
-from grpo_verl_ext.verl_plugin.wire import Field, report_failure
+from grpo_verl_ext.verl_plugin.wire import report_failure
+from gvpo_teacher.options import SCORE, TeacherError, options_of
+from gvpo_teacher.text import TeacherTokens, TextReader
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +30,11 @@ _VerlsWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 
 
 class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships no types
-    """verl's worker with the log-prob of each response under its teacher as `Field.TEACHER_SCORE`."""
+    """verl's worker with the log-prob of each response under its teacher as `SCORE`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._options = Options.of_training(self.config.algorithm).of_teacher
+        self._options = options_of(self.config.algorithm)
         self._answered: dict[str, float] = {}
         """Teacher → when it last answered, on the clock of the event loop."""
         self._readers: dict[str, TextReader] = {}
@@ -72,7 +71,7 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
             named = _unexpected(error, self.teacher_server_manager.teacher_model_configs.values())
             report_failure(named)
             raise named from error
-        output.extra_fields[Field.TEACHER_SCORE] = score
+        output.extra_fields[SCORE] = score
 
     async def _scored(
         self, output: Any, prompt_ids: list[int], response_ids: list[int], row: dict[str, Any]

@@ -14,7 +14,7 @@ from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings
 from grpo_verl_ext.tasks.folders import read_parquet
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "chain_sum_teacher.py"
+EXAMPLE = Path(__file__).parents[1] / "chain_sum_teacher.py"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Make training data with stored responses from the file of verl's generation server.
 
-python examples/train/generated_to_stored.py GENERATED FILE
+python examples/teacher/generated_to_stored.py GENERATED FILE
 """
 
 import sys

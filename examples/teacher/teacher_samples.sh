@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sample responses from a teacher, with verl's generation server, as stored responses for distill.sh.
 #
-#   TEACHER=… bash examples/train/teacher_samples.sh [key=value …]
-#   DATA=$HOME/data/math-teacher bash examples/train/distill.sh actor_rollout_ref.rollout.calculate_log_probs=false \
+#   TEACHER=… bash examples/teacher/teacher_samples.sh [key=value …]
+#   DATA=$HOME/data/math-teacher bash examples/teacher/distill.sh actor_rollout_ref.rollout.calculate_log_probs=false \
 #       +algorithm.grpo_ext.stored_responses.share=0.5
 #
 # Every prompt of DATA's train.parquet gets SAMPLES responses, in SAMPLED's train.parquet; test.parquet is copied. A text
@@ -11,7 +11,7 @@
 # Without a GPU, on a Ray that counts one and with the CPU platform:
 #
 #   VERL_PLATFORM=cpu ray start --head --num-gpus=1 && export RAY_ADDRESS=127.0.0.1:6379 VERL_PLATFORM=cpu
-#   TEACHER=… DATA=… N_GPUS=1 TEACHER_GPUS=1 bash examples/train/teacher_samples.sh +platform=cpu
+#   TEACHER=… DATA=… N_GPUS=1 TEACHER_GPUS=1 bash examples/teacher/teacher_samples.sh +platform=cpu
 #
 # That was run, with the embedded task, 32 prompts and two responses to each, in 132 seconds on 2 cores; with GPUs it was not run.
 set -xeuo pipefail

@@ -17,8 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_verl_ext.utils import end_tokens
-from grpo_verl_ext.utils.errors import SettingError, TeacherError
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
+from gvpo_teacher.options import TeacherError
 
 _UNDECODABLE = "�"
 """What decoders put in the place of bytes that are no character."""

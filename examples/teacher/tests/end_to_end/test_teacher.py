@@ -20,7 +20,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSett
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "chain_sum_teacher.py"
+EXAMPLE = Path(__file__).parents[2] / "chain_sum_teacher.py"
 
 
 @pytest.fixture(scope="module")

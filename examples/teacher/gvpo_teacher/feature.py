@@ -10,10 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, In, Null, Off, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.config import Options, written
+from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting, written
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.rollout.single_turn import SINGLE_TURN, VERLS_MANAGER
+from gvpo_teacher.options import LOG_PROB, TeacherOptions
 
 _KEY = f"{SECTION}.teacher"
 _ENABLED = "distillation.enabled"
@@ -50,7 +51,7 @@ def _check_teacher(config: DictConfig) -> None:
     """Refuse a teacher that nothing reads, and servers without a model."""
     options = Options.from_config(config.algorithm)
     if not has_teacher(config):
-        if options.teacher is not None:
+        if getattr(options, "teacher", None) is not None:
             raise SettingError(
                 _KEY,
                 dict(written(config.algorithm)["teacher"]),
@@ -130,11 +131,15 @@ TEACHER = Feature(
                 when=_ASKS_SERVER,
             ),
         ),
-        replace(VERLS_MANAGER, when=_ASKS_SERVER),
+        replace(VERLS_MANAGER, why="need not ask a teacher", when=_ASKS_SERVER),
         replace(SINGLE_TURN, when=_reads_text),
         In(f"{ROLLOUT}.temperature", (1.0,), "draws the policy at it to the teacher at temperature 1"),
     ),
     checks={"teacher": _check_teacher},
     advice={"distillation-loss": _advise_distillation_loss},
-    trainer="teacher.trainer:TeacherMixin",
+    trainer="gvpo_teacher.trainer:TeacherMixin",
+    worker="gvpo_teacher.worker:WithoutVerlsLoss",
+    options=TeacherOptions,
+    fields=(LOG_PROB,),
+    anchors={"teacher": LOG_PROB},
 )

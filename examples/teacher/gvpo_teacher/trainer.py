@@ -13,18 +13,19 @@ from verl.utils import hf_tokenizer
 from verl.utils import tensordict_utils as tu
 from verl.utils.fs import copy_to_local
 
-from grpo_verl_ext.algorithms import distillation, ragged
+from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_deviation
 from grpo_verl_ext.catalogue.gvpo import alpha_of
-from grpo_verl_ext.utils.errors import TeacherError
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.batch.fields import are_responses, like, nested, prompt_ids, put
-from grpo_verl_ext.verl_plugin.config import Options, TeacherOptions
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
-from grpo_verl_ext.verl_plugin.teacher import text
-from grpo_verl_ext.verl_plugin.teacher.checks import READS_TEXT, has_teacher, teachers
-from grpo_verl_ext.verl_plugin.teacher.text import check_same_tokens, end_of_answer
 from grpo_verl_ext.verl_plugin.wire import Field
+from gvpo_teacher import distillation, text
+from gvpo_teacher.feature import READS_TEXT, has_teacher, teachers
+from gvpo_teacher.options import LOG_PROB, SCORE, TeacherError, options_of
+from gvpo_teacher.text import check_same_tokens, end_of_answer
 
 _MANAGER = f"{__package__}.rollout.TeacherAgentLoopManager"
 _ALL_LEFT_OUT = (
@@ -37,7 +38,7 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Have each response scored by its teacher, and give GVPO the numbers."""
 
     def __init__(self, config: DictConfig) -> None:
-        if has_teacher(config) and _teacher_options(config).source == "server":
+        if has_teacher(config) and options_of(config.algorithm).source == "server":
             with open_dict(config):
                 config.actor_rollout_ref.rollout.agent.agent_loop_manager_class = _MANAGER
         super().__init__(config)
@@ -57,8 +58,15 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
                 check_same_tokens(self.tokenizer, teacher, path, fix)
 
     def _init_dataloader(self) -> None:
-        """Refuse training data with more than one turn, which a teacher that reads text would not see."""
+        """Refuse data with several turns, which a teacher that reads text would not see, or no log-probs."""
         super()._init_dataloader()
+        options = options_of(self.config.algorithm)
+        if has_teacher(self.config) and options.source == "recorded":
+            _check_recorded(
+                self.train_dataset,
+                Options.of_training(self.config.algorithm).stored_responses.key,
+                self.config.actor_rollout_ref.rollout.n,
+            )
         if self._reads_text:
             for number in range(len(self.train_dataset)):
                 why = "a teacher that reads text reads one turn"
@@ -66,7 +74,7 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
     @property
     def _reads_text(self) -> bool:
-        return has_teacher(self.config) and _teacher_options(self.config).reads == "text"
+        return has_teacher(self.config) and options_of(self.config.algorithm).reads == "text"
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Store the teacher's log-probs; a response without one leaves its group, as a rejected one does."""
@@ -74,19 +82,19 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, "extra_fields")
             scores, is_stored = self._scores(batch, rows)
             known, mask = ~scores.isnan(), rows["response_mask"]
-            fields = {Field.TEACHER_LOG_PROB: scores.nan_to_num(0.0)}
+            fields = {LOG_PROB: scores.nan_to_num(0.0)}
             if not known[torch.tensor(are_responses(batch))].any():
                 raise TeacherError(_ALL_LEFT_OUT)
             if not known.all():
                 written = torch.where(known.repeat_interleave(mask.offsets().diff()), mask.values(), 0)
                 rows["response_mask"] = fields["response_mask"] = like(mask, written)
             batch = put(batch, fields)
-            metrics.update(self._metrics(batch, rows, fields[Field.TEACHER_LOG_PROB], known, is_stored))
+            metrics.update(self._metrics(batch, rows, fields[LOG_PROB], known, is_stored))
         return super()._compute_advantage(batch, metrics)
 
     def _scores(self, batch: Any, rows: TensorDict) -> tuple[Tensor, Tensor]:
         """Return log π_T of each row, NaN where it has none, and which rows are stored responses."""
-        recorded = _teacher_options(self.config).source == "recorded"
+        recorded = options_of(self.config.algorithm).source == "recorded"
         scores, stored = [], []
         for is_response, extra in zip(are_responses(batch), tu.get(rows, "extra_fields"), strict=True):
             origin = extra.get(Field.STORED_ORIGIN)
@@ -97,7 +105,7 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
                 # of the data, which were checked
                 scores.append(float(torch.as_tensor(origin["log_probs"], dtype=torch.float64).sum()))
             else:
-                score = extra[Field.TEACHER_SCORE]
+                score = extra[SCORE]
                 scores.append(math.nan if score is None else score)
         return torch.tensor(scores, dtype=torch.float64), torch.tensor(stored)
 
@@ -128,5 +136,29 @@ def _named(origin: str, fit: distillation.Fit) -> Iterator[tuple[str, float]]:
             yield "distill/kl_estimate", value
 
 
-def _teacher_options(config: DictConfig) -> TeacherOptions:
-    return Options.of_training(config.algorithm).of_teacher
+def _check_recorded(rows: Any, key: str, samples: int) -> None:
+    """Refuse a prompt that has a sample without log-probs of the teacher.
+
+    Raises:
+        SettingError: the first such row.
+    """
+    source, where = f"{SECTION}.teacher.source", f"extra_info.{key} of row"
+    for number in range(len(rows)):
+        given = (rows[number].get("extra_info") or {}).get(key)
+        found = 0 if given is None else len(given)
+        unscored = [
+            place for place in range(found) if getattr(given[place], "get", {}.get)("log_probs") is None
+        ]
+        if found < samples or unscored:
+            seen = (
+                f"response {unscored[0]} in {where} {number} has no log_probs, and {source} is recorded"
+                if unscored
+                else f"{where} {number} has {found} responses, and {source} is recorded"
+            )
+            raise SettingError(
+                source,
+                "recorded",
+                seen=seen,
+                valid=f"{samples} responses {{token_ids, log_probs}} with the teacher's log-probs",
+                fix=f"{source}=server, or give them",
+            )

@@ -1,6 +1,6 @@
 """GVPO as distillation: Zhang et al., GVPO++, arXiv 2609.21432; GVPO around a teacher, without a reward.
 
-The paper's text was not at hand; the formulas are derived in `algorithms.distillation`.
+The paper's text was not at hand; the formulas are derived in `distillation`.
 """
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 _NAME = "gvpo_distill"
 
 
-def _no_reward(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:  # noqa: ARG001  # a `Baseline`
+def _no_reward(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:  # a `Baseline`
     """0 for every response, whatever its reward: (B,) → (B,). GVPO's only target is then its anchor."""
     return rewards.new_zeros(rewards.shape)
 
@@ -27,7 +27,7 @@ GVPO_DISTILL = Algorithm(
         str(_no_reward.__doc__),
         _no_reward,
         sums_to_zero=True,
-        needs_teacher=True,
+        ignores_rewards=True,
         one_output=ONE_OUTPUT,
         requires=(
             *refused(In(ANCHOR, ("teacher",), "is the minimiser: without a reward nothing else is learned")),
