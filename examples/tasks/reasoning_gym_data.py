@@ -19,7 +19,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -71,7 +71,7 @@ def reasoning_gym_folder(task: str, seed: int) -> Path:
 
 
 def prepare_reasoning_gym(
-    settings: GymSettings, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
+    settings: GymSettings, folder: Path, *, force: bool
 ) -> PreparedOutcome[FoundManifest]:
     """Make ``folder`` with training and test data, or do nothing if it is there.
 
@@ -83,7 +83,7 @@ def prepare_reasoning_gym(
     _check(settings)
     content = {**asdict(settings), "reasoning_gym": version("reasoning-gym")}
     place = PreparedFolder(folder, FoundManifest)
-    return place.make(content, lambda unfinished: _draw(unfinished, settings), force=force, on_wait=on_wait)
+    return place.make(content, lambda unfinished: _draw(unfinished, settings), force=force)
 
 
 def _check(settings: GymSettings) -> None:
@@ -264,7 +264,6 @@ def main() -> None:
             settings,
             given.folder or reasoning_gym_folder(given.task, given.seed),
             force=given.force,
-            on_wait=lambda: print("waiting: another process is preparing the same folder", flush=True),
         )
     left_out = outcome.manifest.found["left_out"].items()
     told = [f"left out: {count} {what}" for what, count in left_out if count]

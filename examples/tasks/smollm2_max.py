@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from smollm2_model import MAKE, WarmStart, say_waiting, smollm2_folder, write_warm_started
+from smollm2_model import MAKE, WarmStart, smollm2_folder, write_warm_started
 
 from grpo_verl_ext.tasks.folders import (
     TEST,
@@ -83,7 +83,6 @@ def prepare_smollm2_max(
     folder: Path,
     *,
     force: bool,
-    on_wait: Callable[[], None] = lambda: None,
     on_step: Callable[[int, int], None] = lambda *_: None,
 ) -> PreparedOutcome[FoundManifest]:
     """Make ``folder`` with training and test data and the warm-started model, or do nothing if it is there.
@@ -120,7 +119,7 @@ def prepare_smollm2_max(
         return {"found": {"train": len(train), "test": len(test), **started}}
 
     content = {**asdict(settings), "model": origin}
-    return PreparedFolder(folder, FoundManifest).make(content, build, force=force, on_wait=on_wait)
+    return PreparedFolder(folder, FoundManifest).make(content, build, force=force)
 
 
 def _row(numbers: _Numbers, index: int, split: str) -> dict[str, Any]:
@@ -149,7 +148,6 @@ def main() -> None:
             given.model,
             given.folder or smollm2_max_folder(given.seed),
             force=given.force,
-            on_wait=say_waiting,
         )
     found = outcome.manifest.found
     print(

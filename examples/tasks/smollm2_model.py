@@ -52,9 +52,7 @@ def smollm2_folder() -> Path:
     return cache_root() / "smollm2-135m-instruct"
 
 
-def prepare_smollm2(
-    folder: Path, *, gguf: Path | None, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> PreparedOutcome[FoundManifest]:
+def prepare_smollm2(folder: Path, *, gguf: Path | None, force: bool) -> PreparedOutcome[FoundManifest]:
     """Make ``folder`` with model, tokenizer, licence and source, or do nothing if it is there.
 
     Args:
@@ -78,7 +76,6 @@ def prepare_smollm2(
         {"sha256": digest},
         lambda unfinished: _convert(file, digest, unfinished),
         force=force,
-        on_wait=on_wait,
     )
 
 
@@ -289,15 +286,11 @@ def main() -> None:
     parser.add_argument("--force", action="store_true", help="make it again, and move the old one aside")
     given = parser.parse_args()
     with one_message("smollm2_model.py", PreparedFolderError):
-        outcome = prepare_smollm2(given.folder, gguf=given.gguf, force=given.force, on_wait=say_waiting)
+        outcome = prepare_smollm2(given.folder, gguf=given.gguf, force=given.force)
     found = outcome.manifest.found["sha256"]
     if found != TESTED_FILE:
         print(f"the file is not the tested one: its sha256 is {found}, not {TESTED_FILE}")
     print(outcome.words(f"use it: actor_rollout_ref.model.path={outcome.folder}"))
-
-
-def say_waiting() -> None:
-    print("waiting: another process is preparing the same folder", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,20 +33,25 @@ class Preset:
         numbers: those of `_NUMBERS` that are set.
         options: the loss's own options that are set and do not depend on the training.
         values: all that the preset sets, as in its file.
-        comments: dotted key → the comment of the file that gives the value's source.
+        text: of the file.
     """
 
     scale_rewards: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     values: DictConfig = field(default_factory=lambda: DictConfig({}), compare=False)
-    comments: Mapping[str, str] = field(default_factory=dict, compare=False)
+    text: str = field(default="", compare=False)
 
     @property
     def leaves(self) -> dict[str, Any]:
         """Dotted key → value as written, interpolations included."""
         values: Any = OmegaConf.to_container(self.values, resolve=False)
         return dict(leaves(values))
+
+    @cached_property
+    def comments(self) -> dict[str, str]:
+        """Dotted key → the comment of the file that gives the value's source."""
+        return comments_of(self.text)
 
 
 def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
@@ -75,7 +81,7 @@ def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
         {key: actor[key] for key in _NUMBERS if key in actor},
         dict(_options(algorithm, actor.policy_loss)),
         cast(DictConfig, values),
-        comments_of(text),
+        text,
     )
 
 

@@ -60,6 +60,5 @@ def _gsm8k_tags(
             source,
             folder or gsm8k_tags_folder(),
             force=force,
-            on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
         )
     console.print(outcome.words("{train} training and {test} test prompts".format(**outcome.manifest.found)))

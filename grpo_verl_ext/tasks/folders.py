@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.documents import Document, DocumentError, as_plain, from_plain, read_json
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
@@ -90,7 +91,6 @@ class PreparedFolder(Generic[_AnyManifest]):
         build: Callable[[Path], Mapping[str, Any]],
         *,
         force: bool,
-        on_wait: Callable[[], None] = lambda: None,
     ) -> PreparedOutcome[_AnyManifest]:
         """Make the folder, or do nothing if it is there with the same settings.
 
@@ -102,14 +102,13 @@ class PreparedFolder(Generic[_AnyManifest]):
             build: fills a folder, and returns the manifest's other fields.
             force: make the folder in any case, and keep the old one under another name; in its place if
                 that fails.
-            on_wait: called once if another process is making the same folder, before waiting for it.
 
         Raises:
             PreparedFolderError: the folder is there but damaged or of other settings, and ``force`` is off.
         """
         if self.path.exists() and not force:  # another user's, perhaps, and not to be locked
             return PreparedOutcome(self.path, self._with(settings), made=False)
-        with locked(self.path, on_wait=on_wait):
+        with locked(self.path, on_wait=lambda: say(f"waiting: another process is preparing {self.path}")):
             if self.path.exists() and not force:
                 return PreparedOutcome(self.path, self._with(settings), made=False)
             aside = move_aside(self.path) if self.path.exists() else None

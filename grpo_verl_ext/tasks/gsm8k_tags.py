@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,7 @@ def _gsm8k_row(question: str, answer: str, *, split: str, index: int) -> dict[st
     )
 
 
-def prepare_gsm8k_tags(
-    source: Path, folder: Path, *, force: bool, on_wait: Callable[[], None] = lambda: None
-) -> PreparedOutcome[FoundManifest]:
+def prepare_gsm8k_tags(source: Path, folder: Path, *, force: bool) -> PreparedOutcome[FoundManifest]:
     """Make ``folder`` with both splits of ``source``, or do nothing if it is there.
 
     Args:
@@ -68,7 +65,7 @@ def prepare_gsm8k_tags(
             counts[split] = len(rows)
         return {"found": counts}
 
-    return PreparedFolder(folder, FoundManifest).make(settings, build, force=force, on_wait=on_wait)
+    return PreparedFolder(folder, FoundManifest).make(settings, build, force=force)
 
 
 def _file(source: Path, split: str) -> Path:

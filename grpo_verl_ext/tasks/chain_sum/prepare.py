@@ -36,7 +36,6 @@ def prepare_chain_sum(
     root: Path | None = None,
     force: bool = False,
     on_step: Callable[[int, int], None] = lambda *_: None,
-    on_wait: Callable[[], None] = lambda: None,
 ) -> PreparedOutcome[TaskManifest]:
     """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there (`PreparedFolder.make`).
 
@@ -50,7 +49,6 @@ def prepare_chain_sum(
         asdict(settings),
         lambda unfinished: _fill(unfinished, seed, settings, on_step),
         force=force,
-        on_wait=on_wait,
     )
 
 
@@ -109,7 +107,6 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
             settings=prepared.TASKS[task],
             force=force,
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
-            on_wait=lambda: console.print("waiting: another process is preparing the same folder"),
         )
     manifest = outcome.manifest
     lines = [
