@@ -6,15 +6,15 @@ which are only parsed and composed.
 
 import ast
 import contextlib
+import functools
 import importlib.util
 import io
 import itertools
 import re
+import runpy
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -195,14 +195,14 @@ def examine_python(arguments: list[str]) -> None:
         assert importlib.util.find_spec(rest[0]), rest[0]
     elif not first.startswith("my_"):
         assert (ROOT / first).is_file(), first
-    if first in (f"examples/{name}.py" for name in quickstart_arguments().EXAMPLES):
+    if first in (f"examples/{name}.py" for name in quickstart_arguments()["EXAMPLES"]):
         examine_example(Path(first).stem, rest)
 
 
 def examine_bash(arguments: list[str]) -> None:
     script, *rest = arguments
     assert script == "run.sh" or (ROOT / script).is_file(), script  # the reader's own
-    if script in (f"examples/{name}.sh" for name in quickstart_arguments().EXAMPLES):
+    if script in (f"examples/{name}.sh" for name in quickstart_arguments()["EXAMPLES"]):
         examine_example(Path(script).stem, rest)
     if script == "examples/setup_cpu.sh" and rest:
         assert set(rest[0].split(",")) <= extras(), rest[0]
@@ -210,22 +210,15 @@ def examine_bash(arguments: list[str]) -> None:
 
 def examine_example(name: str, arguments: list[str]) -> None:
     module = quickstart_arguments()
-    example = module.EXAMPLES[name]
-    options, overrides = module.parse_arguments(example, arguments)
+    example = module["EXAMPLES"][name]
+    options, overrides = module["parse_arguments"](example, arguments)
     place = f"hydra.searchpath=[file://{ROOT}/examples/tasks]"
     examine_training([f"+algo={options.algo}", "+platform=cpu", place, f"+task={example.task}", *overrides])
 
 
-def quickstart_arguments() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "quickstart_arguments", ROOT / "examples/quickstart_arguments.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["quickstart_arguments"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+@functools.cache
+def quickstart_arguments() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "examples/quickstart_arguments.py"))
 
 
 def examine_pip(arguments: list[str]) -> None:
