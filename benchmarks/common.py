@@ -1,8 +1,6 @@
 """What several benchmarks share: arguments, trainings, memory by kind of process, and small models."""
 
 import argparse
-import ctypes
-import gc
 import json
 import os
 import sys
@@ -95,8 +93,6 @@ def own_memory(name: str) -> int:
 
 def grown(call: Callable[[], object]) -> int:
     """Return by how many bytes the resident set grows in a call, by the kernel's high-water mark."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
     before = own_memory("VmRSS")
     call()

@@ -13,6 +13,8 @@ is linear.
 """
 
 import argparse
+import ctypes
+import gc
 import importlib.metadata
 import multiprocessing
 import os
@@ -112,12 +114,13 @@ class Queue:
         if "extra_fields" in fields:
             columns["extra_fields"] = rollout.steps()
         self.rows: TensorDict = tu.get_tensordict(columns)
+        self.batch = rollout.batch
 
     def kv_batch_get(self, *, select_fields: list[str], **_: object) -> TensorDict:
         return self.rows.select(*select_fields)
 
-    def kv_batch_put(self, *, fields: TensorDict, **_: object) -> Any:
-        return fields
+    def kv_batch_put(self, **_: object) -> KVBatchMeta:
+        return self.batch
 
 
 class EmptyTrainer(PPOTrainerSync):  # type: ignore[misc]
@@ -268,6 +271,8 @@ def measured(*arguments: Any) -> tuple[float, float]:
 def measure(part: str, responses: int, tokens: int, seed: int, repeat: int) -> tuple[float, float]:
     """Return the seconds of a part at one size, and the MiB of its peak."""
     call = PARTS[part](Rollout.drawn(responses, tokens, seed))
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
     peak = grown(call) / MIB
     return median(timeit.repeat(call, number=1, repeat=repeat)), peak
 
