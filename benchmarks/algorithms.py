@@ -1,6 +1,6 @@
 """Measure time and peak memory of our estimators and losses, of verl's, and of the least possible work.
 
-python benchmarks/algorithms.py [--quick] [--device cpu|cuda] [--repeat 7] [--threads 1]
+python benchmarks/algorithms.py [--device cpu|cuda] [--repeat 7] [--threads 1]
 
 Both are called as verl calls them: an estimator with padded fp32 rewards, an int64 mask and one string id per
 row; a loss with (B, T) log-probs and its metrics, then the backward pass. Times are the best of the repeats,
@@ -16,13 +16,13 @@ import argparse
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from common import MIB, parser
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
@@ -34,21 +34,11 @@ from grpo_verl_ext.proof.invariance import OUR_CASES, Case, prepared
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
-QUICK_SHAPES = [(1024, 1024), (4096, 1024), (4096, 4096)]
-SHAPES = [(responses, tokens) for responses in (1024, 4096, 16384, 65536) for tokens in (1024, 2048, 4096)]
-BYTES_PER_TOKEN = {"estimator": 28, "loss": 80}
-"""Most bytes that a call needs, arguments included; shapes that do not fit are left out and named."""
+SHAPES = ((1024, 1024), (4096, 1024), (4096, 4096))
 
 Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Seconds and bytes of one function at one shape."""
-
-    name: str
-    seconds: float
-    peak: int
+Measured = dict[str, tuple[float, int]]
+"""Name of a function → its seconds, and the bytes of its peak."""
 
 
 def floor(token_level_rewards: Tensor, response_mask: Tensor, **_: object) -> Tensor:
@@ -108,7 +98,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     return calls
 
 
-def measure(calls: dict[str, Call], device: str, repeat: int) -> list[Row]:
+def measure(calls: dict[str, Call], device: str, repeat: int) -> Measured:
     """Run every call once to warm up, ``repeat`` times in turns for time, and once for memory."""
     for call in calls.values():
         call()
@@ -116,20 +106,16 @@ def measure(calls: dict[str, Call], device: str, repeat: int) -> list[Row]:
     for _ in range(repeat):
         for name, call in calls.items():
             best[name] = min(best[name], seconds(call, device))
-    return [Row(name, best[name], peak_bytes(call, device)) for name, call in calls.items()]
+    return {name: (best[name], peak_bytes(call, device)) for name, call in calls.items()}
 
 
 def seconds(call: Call, device: str) -> float:
-    synchronise(device)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait()
     started = time.perf_counter()
     call()
-    synchronise(device)
+    wait()
     return time.perf_counter() - started
-
-
-def synchronise(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def peak_bytes(call: Call, device: str) -> int:
@@ -146,47 +132,31 @@ def peak_bytes(call: Call, device: str) -> int:
     return int(max(np.cumsum([change for _, change in changes])))
 
 
-def table(kind: str, baseline: str, results: Iterator[tuple[str, list[Row]]]) -> None:
+def table(kind: str, baseline: str, options: argparse.Namespace) -> None:
     """Print one row per function and shape; ratios are to ``baseline``."""
     print(f"\n| {kind} | B × T | ms | × {baseline} | peak MiB | × {baseline} |\n|---|---|---|---|---|---|")
-    for shape, rows in results:
-        reference = next(row for row in rows if row.name == baseline)
-        for row in rows:
-            print(
-                f"| {row.name} | {shape} | {1e3 * row.seconds:.1f} | {row.seconds / reference.seconds:.2f} "
-                f"| {row.peak / 2**20:.0f} | {row.peak / reference.peak:.2f} |",
-                flush=True,
-            )
+    calls = {"estimator": estimator_calls, "loss": loss_calls}[kind]
+    for responses, tokens in SHAPES:
+        found = measure(calls(responses, tokens, options.device), options.device, options.repeat)
+        least, smallest = found[baseline]
+        for name, (own, peak) in found.items():
+            times = f"{1e3 * own:.1f} | {own / least:.2f}"
+            sizes = f"{peak / MIB:.0f} | {peak / smallest:.2f}"
+            print(f"| {name} | {responses} × {tokens} | {times} | {sizes} |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three small shapes instead of twelve")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--memory", type=float, default=8.0, help="GiB that a shape may take")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    arguments.add_argument("--repeat", type=int, default=7)
+    arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-
     processor = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
-    print(
-        f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    )
-    for kind, baseline, calls in (
-        ("estimator", "floor", estimator_calls),
-        ("loss", "verl vanilla", loss_calls),
-    ):
-        shapes = QUICK_SHAPES if options.quick else SHAPES
-        fitting = [(b, t) for b, t in shapes if b * t * BYTES_PER_TOKEN[kind] <= options.memory * 2**30]
-        results = (
-            (f"{b} × {t}", measure(calls(b, t, options.device), options.device, options.repeat))
-            for b, t in fitting
-        )
-        table(kind, baseline, results)
-        if left_out := [f"{b} × {t}" for b, t in shapes if (b, t) not in fitting]:
-            print(f"\nleft out, over {options.memory:g} GiB: {', '.join(left_out)}")
+    print(f"{processor}, {os.cpu_count()} cores, {options.threads} threads, torch {torch.__version__}")
+    for kind, baseline in (("estimator", "floor"), ("loss", "verl vanilla")):
+        table(kind, baseline, options)
 
 
 if __name__ == "__main__":

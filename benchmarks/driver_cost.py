@@ -8,8 +8,8 @@ that verl's trainer calls. The rows are in memory already, as TransferQueue retu
 is left out; the lines "verl: …" are its work on the same rows, for comparison.
 
 "s" is the median of the repeats after a first call. "Peak" is the growth of the resident set in the first
-call, by the kernel's high-water mark; "result" is the part of it that verl keeps. "× 4 responses" is the time
-over that of a quarter of the responses: 4 is linear.
+call, by the kernel's high-water mark. "× 4 responses" is the time over that of a quarter of the responses: 4
+is linear.
 """
 
 import argparse
@@ -19,20 +19,20 @@ import importlib.metadata
 import multiprocessing
 import os
 import platform
-import statistics
-import sys
-import time
+import timeit
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from common import MIB, grown, parser
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from tensordict import TensorDict
@@ -55,18 +55,8 @@ from grpo_verl_ext.verl_plugin.wire import STEPS
 SIZES = ((8192, 8192), (16384, 4096))
 GROUP_SIZE, STEPS_EACH, MINI_BATCHES = 8, 16, 4
 RANKS = (8, 64, 512)
-MIB = 2**20
 
 Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Time of one part at one size, and the bytes of its peak and of what it returned."""
-
-    seconds: float
-    peak: int
-    result: int
 
 
 @dataclass(frozen=True)
@@ -124,14 +114,13 @@ class Queue:
         if "extra_fields" in fields:
             columns["extra_fields"] = rollout.steps()
         self.rows: TensorDict = tu.get_tensordict(columns)
-        self.put: dict[str, Tensor] = {}
+        self.batch = rollout.batch
 
     def kv_batch_get(self, *, select_fields: list[str], **_: object) -> TensorDict:
         return self.rows.select(*select_fields)
 
-    def kv_batch_put(self, *, fields: TensorDict, **_: object) -> Any:
-        self.put.update(fields.items())
-        return fields
+    def kv_batch_put(self, **_: object) -> KVBatchMeta:
+        return self.batch
 
 
 class EmptyTrainer(PPOTrainerSync):  # type: ignore[misc]
@@ -172,16 +161,10 @@ def method(name: str, fields: tuple[str, ...], *overrides: str) -> Callable[[Rol
     """Return a part that calls a method of our trainer on rows from the queue."""
 
     def made(rollout: Rollout) -> Call:
-        queue = Queue(rollout, fields)
-        rollout_batch.tq = queue
+        rollout_batch.tq = Queue(rollout, fields)
         ours = trainer(len(rollout.batch), RANKS[0], *overrides)
         arguments = ({}, "nowhere") if name == "_log_rollout_data" else ({},)
-
-        def call() -> object:
-            getattr(ours, name)(rollout.batch, *arguments)
-            return [each.values() if each.is_nested else each for each in queue.put.values()]
-
-        return call
+        return partial(getattr(ours, name), rollout.batch, *arguments)
 
     return made
 
@@ -193,10 +176,8 @@ def order(ranks: int, of: type[PPOTrainerSync]) -> Callable[[Rollout], Call]:
         ours = trainer(len(rollout.batch), ranks, "+algo=grpo")
 
         def call() -> object:
-            batch = KVBatchMeta(
-                partition_id="train", keys=list(rollout.batch.keys), tags=list(rollout.batch.tags)
-            )
-            return of._balance_batch(ours, batch, {})
+            keys, tags = list(rollout.batch.keys), list(rollout.batch.tags)
+            return of._balance_batch(ours, KVBatchMeta(partition_id="train", keys=keys, tags=tags), {})
 
         return call
 
@@ -243,8 +224,7 @@ def sessions(rollout: Rollout) -> Call:
 
 def verls_padding(rollout: Rollout) -> Call:
     names = ("rm_scores", "response_mask", "old_log_probs", "ref_log_prob")
-    rows = Queue(rollout, names).rows
-    return lambda: list(rows.to_padded_tensor().values())
+    return Queue(rollout, names).rows.to_padded_tensor
 
 
 def verls_ragged(rollout: Rollout) -> Call:
@@ -253,7 +233,8 @@ def verls_ragged(rollout: Rollout) -> Call:
 
 
 PARTS: dict[str, Callable[[Rollout], Call]] = {
-    **{f"estimator {name}": estimator(name) for name in ESTIMATOR_FUNCTIONS},
+    # gdpo_outcome reads rewards by name, which the rows do not have
+    **{f"estimator {name}": estimator(name) for name in ESTIMATOR_FUNCTIONS if name != "gdpo_outcome"},
     "estimator dapo, truncated ones masked": estimator(
         "dapo", mask_truncated_completions=True, max_response_length=64
     ),
@@ -280,57 +261,20 @@ PARTS: dict[str, Callable[[Rollout], Call]] = {
     **{f"verl: order of the rows, {ranks} ranks": order(ranks, PPOTrainerSync) for ranks in RANKS},
 }
 
-ORDER, KL = f"order of the rows, {RANKS[-1]} ranks", "KL to the reference"
-TRAININGS = {
-    "grpo": ("estimator grpo_outcome", ORDER, KL),
-    "gvpo, anchor ref": ("estimator gvpo", ORDER, KL, "targets of gvpo, anchor ref"),
-    "grpo_process with a dump": (
-        *("estimator grpo_process", ORDER, KL),
-        *("step rewards collected", "step rewards for the dump"),
-    ),
-}
-"""Training → the parts that one step runs, with a reference and a trainer mode of this package."""
+
+def measured(*arguments: Any) -> tuple[float, float]:
+    """`measure` in a new process, so that memory that an earlier part freed is not used again."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(measure, *arguments).result()
 
 
-def measured(part: str, responses: int, tokens: int, seed: int, repeat: int) -> Measured:
-    """Measure in a new process, so that memory that an earlier part freed is not used again."""
-    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(
-        target=measure, args=(sender, part, Rollout.drawn, (responses, tokens, seed), repeat)
-    )
-    child.start()
-    sender.close()
-    try:
-        result: Measured = receiver.recv()
-    except EOFError:
-        sys.exit(f"{part} failed")
-    child.join()
-    return result
-
-
-def measure(sender: Any, part: str, draw: Callable[..., Rollout], size: tuple[int, ...], repeat: int) -> None:
-    rollout = draw(*size)
-    call = PARTS[part](rollout)
-    call_peak, result = peak(call)
-    times = []
-    for _ in range(repeat):
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    sender.send(Measured(statistics.median(times), call_peak, result))
-
-
-def peak(call: Call) -> tuple[int, int]:
-    """Return the growth of the resident set in the call, and the bytes of the tensors that it returns."""
+def measure(part: str, responses: int, tokens: int, seed: int, repeat: int) -> tuple[float, float]:
+    """Return the seconds of a part at one size, and the MiB of its peak."""
+    call = PARTS[part](Rollout.drawn(responses, tokens, seed))
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = status("VmRSS")
-    returned = call()
-    grown = status("VmHWM") - before
-    tensors = returned if isinstance(returned, list | tuple) else []
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
-    return max(grown, 0), sum(storages.values())
+    peak = grown(call) / MIB
+    return median(timeit.repeat(call, number=1, repeat=repeat)), peak
 
 
 def ranks_of(part: str) -> int:
@@ -338,31 +282,21 @@ def ranks_of(part: str) -> int:
     return next((ranks for ranks in RANKS if f" {ranks} ranks" in part), 1)
 
 
-def status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--responses", type=int, help="default: both sizes of the table")
-    parser.add_argument("--tokens", type=int, help="response budget")
-    parser.add_argument("--part", default="", help="parts whose name has this text")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--quarter", action="store_true", help="also measure a quarter of the responses, to test linearity"
-    )
-    options = parser.parse_args()
-    sizes = SIZES
-    if options.responses or options.tokens:
-        sizes = ((options.responses or SIZES[0][0], options.tokens or SIZES[0][1]),)
+    arguments = parser(__doc__)
+    arguments.add_argument("--responses", type=int, help="default: both sizes of the table")
+    arguments.add_argument("--tokens", type=int, default=8192, help="response budget, beside --responses")
+    arguments.add_argument("--part", default="", help="parts whose name has this text")
+    arguments.add_argument("--repeat", type=int, default=3)
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--quarter", action="store_true", help="also measure a quarter of the responses")
+    options = arguments.parse_args()
     versions = {name: importlib.metadata.version(name) for name in ("torch", "verl", "tensordict")}
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS')}, "
         f"Python {platform.python_version()}, {versions}, seed {options.seed}"
     )
-    for responses, tokens in sizes:
+    for responses, tokens in ((options.responses, options.tokens),) if options.responses else SIZES:
         table(responses, tokens, options)
 
 
@@ -370,26 +304,16 @@ def table(responses: int, tokens: int, options: argparse.Namespace) -> None:
     ragged = int(drawn_lengths(responses, tokens, options.seed).sum())
     padded_tokens = responses * tokens
     print(f"\n{responses} × {tokens}: {ragged / 1e6:.1f} M tokens, {padded_tokens / 1e6:.1f} M padded\n")
-    print("| part | s | peak MiB | result MiB | ns a token | × 4 responses |\n|---|---|---|---|---|---|")
-    found: dict[str, Measured] = {}
+    print("| part | s | peak MiB | × 4 responses |\n|---|---|---|---|")
     for part in PARTS:
         if options.part not in part or responses // MINI_BATCHES < ranks_of(part):
             continue
-        whole = measured(part, responses, tokens, options.seed, options.repeat)
-        found[part], linear = whole, "–"
+        seconds, peak = measured(part, responses, tokens, options.seed, options.repeat)
+        linear = "–"
         if options.quarter and responses // 4 // MINI_BATCHES >= ranks_of(part):
-            quarter = measured(part, responses // 4, tokens, options.seed, options.repeat)
-            linear = f"{whole.seconds / quarter.seconds:.1f}"
-        print(
-            f"| {part} | {whole.seconds:.3f} | {whole.peak / MIB:.0f} | {whole.result / MIB:.0f} "
-            f"| {1e9 * whole.seconds / ragged:.1f} | {linear} |",
-            flush=True,
-        )
-    for name, parts in TRAININGS.items():
-        if all(part in found for part in parts):
-            seconds = sum(found[part].seconds for part in parts)
-            highest = max(found[part].peak for part in parts) / MIB
-            print(f"\na step of {name} in all: {seconds:.2f} s, at its highest {highest:.0f} MiB")
+            quarter, _ = measured(part, responses // 4, tokens, options.seed, options.repeat)
+            linear = f"{seconds / quarter:.1f}"
+        print(f"| {part} | {seconds:.3f} | {peak:.0f} | {linear} |", flush=True)
 
 
 if __name__ == "__main__":

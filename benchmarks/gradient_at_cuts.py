@@ -12,7 +12,7 @@ import tempfile
 from typing import Any
 
 import torch
-from gvpo_update import Case, make_batch, make_plan, make_worker, save_model, spawn, train_once
+from gvpo_update import Case, make_batch, make_model, make_plan, make_worker, sized, spawn, train_once
 from torch import Tensor
 
 VERLS = ("vanilla", "kl_cov")
@@ -21,16 +21,10 @@ CUTS = (1, 2, 4, None)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--responses", type=int, default=4, help="per prompt")
-    parser.add_argument("--tokens", type=int, default=64, help="most tokens of a response")
-    parser.add_argument("--losses", nargs="+", default=[])
-    parser.add_argument("--precision", nargs="+", choices=("fp32", "bf16"), default=("fp32", "bf16"))
-    options = parser.parse_args()
-    spawn(measure, 1, options)
+    arguments = sized(__doc__, width=64, layers=2, prompts=4, tokens=64)
+    arguments.add_argument("--losses", nargs="+", default=[])
+    arguments.add_argument("--precision", nargs="+", choices=("fp32", "bf16"), default=("fp32", "bf16"))
+    spawn(measure, 1, arguments.parse_args())
 
 
 def measure(rank: int, options: argparse.Namespace) -> None:
@@ -42,7 +36,7 @@ def measure(rank: int, options: argparse.Namespace) -> None:
     print(f"on {device}")
     print(f"\n| loss | {' | '.join(options.precision)} |\n{'|---' * (1 + len(options.precision))}|")
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder, options)
+        make_model(folder, options)
         for loss in options.losses or (*LOSSES, *VERLS):
             found = [f"{worst(folder, loss, options, precision):.1e}" for precision in options.precision]
             print(f"| {loss} | {' | '.join(found)} |", flush=True)

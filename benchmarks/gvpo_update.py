@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import MIB, own_memory, parser, save_model
 from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
@@ -32,7 +33,6 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 PROMPT, VOCABULARY = 32, 4096
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -56,29 +56,29 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--responses", type=int, default=4, help="per prompt")
-    parser.add_argument("--tokens", type=int, default=160, help="most tokens of a response")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--cpu-time", action="store_true", help="of the first rank; on a busy machine")
-    parser.add_argument("--only", choices=CASES, help="one case")
-    parser.add_argument("--losses", nargs=2, default=("grpo", "gvpo"), help="e.g. kl_cov kl_cov_mini_batch")
-    options = parser.parse_args()
+    arguments = sized(__doc__, width=512, layers=8, prompts=8, tokens=160)
+    arguments.add_argument("--repeat", type=int, default=3)
+    arguments.add_argument("--cpu-time", action="store_true", help="of the first rank; on a busy machine")
+    arguments.add_argument("--only", choices=CASES, help="one case")
+    arguments.add_argument(
+        "--losses", nargs=2, default=("grpo", "gvpo"), help="e.g. kl_cov kl_cov_mini_batch"
+    )
+    options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        size = save_model(folder, options)
+        size = make_model(folder, options)
         one, other = options.losses
         table = Table("", f"{one} s", f"{other} s", "ratio", "aim", f"{one} MiB", f"{other} MiB", "ratio")
         table.title = f"{size / 1e6:.0f} M parameters"
         for name, case in CASES.items():
             if options.only not in (None, name):
                 continue
-            seconds, _ = run(folder, case, (one, other), options)
+            spawn(measure, case.ranks, folder, case, (one, other), options)
+            seconds, _ = torch.load(Path(folder) / "result.pt")
             ratios = [b / a for a, b in zip(seconds[one], seconds[other], strict=True)]
-            once = argparse.Namespace(**vars(options) | {"repeat": 1})
-            memory = {loss: run(folder, case, (loss,), once)[1] for loss in seconds}
+            once, memory = argparse.Namespace(**vars(options) | {"repeat": 1}), {}
+            for loss in seconds:
+                spawn(measure, case.ranks, folder, case, (loss,), once)
+                _, memory[loss] = torch.load(Path(folder) / "result.pt")
             table.add_row(
                 name,
                 *(f"{statistics.median(each):.2f}" for each in seconds.values()),
@@ -92,13 +92,12 @@ def main() -> None:
         Console(width=110).print(imbalance())
 
 
-def run(
-    folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace
-) -> tuple[dict[str, list[float]], int]:
-    """Return the seconds of each loss, taken in turns, and the bytes of the first rank at the peak."""
-    spawn(measure, case.ranks, folder, case, losses, options)
-    seconds, memory = torch.load(Path(folder) / "result.pt")
-    return seconds, memory
+def sized(description: str | None, **defaults: int) -> argparse.ArgumentParser:
+    """Return a parser with the size of the model and of a rollout."""
+    arguments = parser(description)
+    for name, default in {"responses": 4, **defaults}.items():
+        arguments.add_argument(f"--{name}", type=int, default=default)
+    return arguments
 
 
 def spawn(function: Callable[..., None], ranks: int, *arguments: Any) -> None:
@@ -112,51 +111,34 @@ def spawn(function: Callable[..., None], ranks: int, *arguments: Any) -> None:
 
 
 def measure(rank: int, folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace) -> None:
-    """Run one rank; the bytes are those above what it had before its first update."""
+    """Run one rank: seconds of each loss, taken in turns, and bytes above those before the first update."""
     os.environ["RANK"] = str(rank)
     torch.set_num_threads(1)  # more would wait for each other on a busy machine
     workers = {loss: make_worker(folder, loss, case, options) for loss in losses}
     seconds: dict[str, list[float]] = {loss: [] for loss in losses}
-    before = memory_now()
+    on_gpu = torch.cuda.is_available()
+    before = torch.cuda.memory_allocated() if on_gpu else own_memory("VmRSS")
     for _ in range(options.repeat + 1):
         for loss, worker in workers.items():
             seconds[loss].append(timed_update(worker, make_batch(rank, loss, case, options), case, options))
     if rank == 0:
         warm = {loss: each[1:] for loss, each in seconds.items()}
-        torch.save((warm, peak_memory() - before), Path(folder) / "result.pt")
+        peak = torch.cuda.max_memory_allocated() if on_gpu else own_memory("VmHWM")
+        torch.save((warm, peak - before), Path(folder) / "result.pt")
     torch.distributed.destroy_process_group()
 
 
-def memory_now() -> int:
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else process_memory("VmRSS")
-
-
-def peak_memory() -> int:
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else process_memory("VmHWM")
-
-
-def process_memory(name: str) -> int:
-    """Return an entry of Linux' status of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-
-
-def save_model(folder: str, options: argparse.Namespace) -> int:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    config = Qwen2Config(
+def make_model(folder: str, options: argparse.Namespace) -> int:
+    return save_model(
+        folder,
+        "qwen2",
         vocab_size=VOCABULARY,
         hidden_size=options.width,
         intermediate_size=4 * options.width,
         num_hidden_layers=options.layers,
         num_attention_heads=8,
         num_key_value_heads=8,
-        tie_word_embeddings=True,
-        dtype="float32",
     )
-    model = Qwen2ForCausalLM(config)
-    model.save_pretrained(folder)
-    return model.num_parameters()
 
 
 def make_worker(
@@ -235,6 +217,8 @@ def make_plan(case: Case, options: argparse.Namespace) -> Plan:
 
 def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) -> TensorDict:
     """Return a rank's responses of random lengths, in the trainer's order, as it passes them to a worker."""
+    from verl.utils import tensordict_utils as tu
+
     generator = torch.Generator().manual_seed(0)
     rows = options.prompts * options.responses
     lengths = torch.randint(options.tokens // 2, options.tokens + 1, (rows,), generator=generator)
@@ -265,7 +249,7 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
         fields["row_number"] = torch.tensor(own)
         fields["group_index"] = prompts[own]
         fields["group_size"] = torch.full((len(own),), options.responses)
-    return TensorDict(fields, batch_size=len(own))
+    return tu.assign_non_tensor(TensorDict(fields, batch_size=len(own)), temperature=1.0)
 
 
 def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> list[list[int]]:
@@ -299,7 +283,6 @@ def train_once(
         mini_batch_size=mini_batch,
         global_batch_size=mini_batch,
         epochs=1,
-        temperature=1.0,
         num_groups=options.prompts,
         anchor_log_probs="old_log_probs",
         old_log_probs_are_current=current,
@@ -315,12 +298,11 @@ def imbalance() -> Table:
     """Return a table of the busiest rank's tokens over an even share, where ranks wait after each part."""
     from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-    table = Table("ranks", "drift from, rows", "verl: batch", "mini-batches", "micro-batches")
-    for column in ("ours: batch", "mini-batches", "micro-batches"):
-        table.add_column(column)
-    table.title = (
-        "Busiest rank ÷ even share, 128 prompts × 8, log-normal lengths, 4 mini-batches, mean of 20 seeds"
+    parts_of = ("batch", "mini-batches", "micro-batches")
+    table = Table(
+        "ranks", "drift from, rows", *(f"{whose}: {part}" for whose in ("verl", "ours") for part in parts_of)
     )
+    table.title = "Busiest rank ÷ even share, 128 prompts × 8, 4 mini-batches, mean of 20 seeds"
     rows, group, mini_batch = 1024, 8, 256
     prompts = [row % (rows // group) for row in range(rows)]
     for ranks in (2, 4, 8, 16):

@@ -3,12 +3,13 @@
 python benchmarks/import_cost.py [--repeat 7]
 """
 
-import argparse
 import os
 import resource
-import statistics
 import subprocess
 import sys
+from statistics import median
+
+from common import parser
 
 
 def import_seconds(policy: str) -> float:
@@ -21,14 +22,14 @@ def import_seconds(policy: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=7)
-    repeat = parser.parse_args().repeat
+    arguments = parser(__doc__)
+    arguments.add_argument("--repeat", type=int, default=7)
+    repeat = arguments.parse_args().repeat
     import_seconds("auto")  # compiles modules that are not compiled yet
     # Alternating, so that a slow phase of the machine affects both.
     pairs = [(import_seconds("none"), import_seconds("grpo_verl_ext")) for _ in range(repeat)]
-    without, with_plugin = (statistics.median(column) for column in zip(*pairs, strict=True))
-    added = statistics.median(b - a for a, b in pairs)
+    without, with_plugin = (median(column) for column in zip(*pairs, strict=True))
+    added = median(b - a for a, b in pairs)
     print(f"import verl, median of {repeat}: {without:.2f} s without, {with_plugin:.2f} s with the plugin;")
     print(f"median of the paired differences: {added:.2f} s")
 

@@ -11,24 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.proof.invariance import (
-    OUR_CASES,
-    PRESET_CASES,
-    TOLERANCE,
-    VERL_CASES,
-    Case,
-    measure,
-)
+from grpo_verl_ext.proof import invariance
 from grpo_verl_ext.utils import plotting
 from grpo_verl_ext.utils.measured import largest
 
 FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
-OWNERS = {"verl": VERL_CASES, "ours": (*OUR_CASES, *PRESET_CASES)}
+OWNERS = {"verl": invariance.VERL_CASES, "ours": (*invariance.OUR_CASES, *invariance.PRESET_CASES)}
 COLOURS = dict(zip(("ours", "verl"), plotting.PALETTE, strict=False))
-EXACT = 100 * TOLERANCE[torch.float64]
+EXACT = 100 * invariance.TOLERANCE[torch.float64]
 LINE = 92
 """Characters of a line of names."""
 
@@ -36,13 +28,13 @@ Errors = dict[str, float]
 """Loss → largest relative error of its gradient over all cuts, in percent."""
 
 
-def worst(cases: Iterable[Case]) -> Errors:
+def worst(cases: Iterable[invariance.Case]) -> Errors:
     """Measure each loss; the largest error comes first."""
-    errors = {
-        case.name.removeprefix("verl ") + ", by definition" * case.split_dependent: 100
-        * largest(m.gradient_error for m in measure([case], [torch.float64]))
-        for case in cases
-    }
+    errors: Errors = {}
+    for case in cases:
+        name = case.name.removeprefix("verl ") + ", by definition" * case.split_dependent
+        found = invariance.measure([case], [torch.float64])
+        errors[name] = 100 * largest(each.gradient_error for each in found)
     return dict(sorted(errors.items(), key=lambda item: -item[1]))
 
 
@@ -54,25 +46,17 @@ def draw(errors: dict[str, Errors]) -> Figure:
         depending = {f"{owner}: {name}": error for name, error in own.items() if error > EXACT}
         bars = axes.barh(list(depending), list(depending.values()), color=COLOURS[owner])
         axes.bar_label(bars, [f"{error:.0f} %" for error in depending.values()], padding=4)
-        add_names(axes, owner, [name for name, error in own.items() if error <= EXACT])
+        row = f"{owner}: {len(own) - len(depending)} others"
+        axes.barh([row], [0])
+        names = sorted(name.replace(" ", "\xa0") for name, error in own.items() if error <= EXACT)
+        listed = textwrap.fill("0 %:  " + "\xa0· ".join(names), LINE)
+        axes.annotate(listed, (0, row), (4, 0), textcoords="offset points", va="center", fontsize=7)
     highest = max(error for own in errors.values() for error in own.values())
-    axes.set(
-        xlim=(0, 1.15 * highest),
-        xlabel="largest relative error of the gradient over 18 cuts of one mini-batch, %",
-    )
+    axes.set_xlim(0, 1.15 * highest)
+    axes.set_xlabel("largest relative error of the gradient over 18 cuts of one mini-batch, %")
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def add_names(axes: Axes, owner: str, names: list[str]) -> None:
-    """Add a row that lists the losses that are the same at every cut."""
-    row = f"{owner}: {len(names)} others"
-    axes.barh([row], [0])
-    listed = textwrap.fill(
-        "0 %:  " + "\xa0· ".join(name.replace(" ", "\xa0") for name in sorted(names)), LINE
-    )
-    axes.annotate(listed, (0, row), (4, 0), textcoords="offset points", va="center", fontsize=7)
 
 
 def main() -> None:

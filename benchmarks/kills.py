@@ -8,8 +8,6 @@ again and has to reach its last step. Processes that the killed run left are cou
 compared file by file.
 """
 
-import argparse
-import hashlib
 import random
 import re
 import signal
@@ -17,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from run_processes import FORKS_WORKERS, kind
+from common import FORKS_WORKERS, kind, parser
 
 from grpo_verl_ext.runs.child_process import ProcessFailedError, marked
 from grpo_verl_ext.runs.metrics import Metrics
@@ -33,11 +31,7 @@ STEPS = 12
 
 @dataclass
 class Kill:
-    """Sends the signal once, ``delay`` seconds after the first step.
-
-    Attributes:
-        patience: seconds after the kill until a run that has not ended counts as hanging.
-    """
+    """Sends the signal once, ``delay`` seconds after the first step; after ``patience`` more a run hangs."""
 
     run: VerlRun
     kind: str
@@ -60,35 +54,30 @@ class Kill:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--patience", type=float, default=300)
-    parser.add_argument("--out", type=Path, default=Path("outputs/kills"))
-    options, overrides = parser.parse_known_args()
-    print("| killed | s after step 1 | s to the end | named by | left running | second run | cache |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for name in options.kinds:
-        delay = random.Random(f"{options.seed}-{name}").uniform(0, 10)
-        run = VerlRun(options.out / f"{name}-{options.seed}", settings(overrides), STEPS)
-        print(killed_and_resumed(Kill(run, name, delay, options.patience)), flush=True)
-
-
-def settings(overrides: list[str]) -> list[str]:
-    return [
+    arguments = parser(__doc__)
+    arguments.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--patience", type=float, default=300)
+    arguments.add_argument("--out", type=Path, default=Path("outputs/kills"))
+    options, overrides = arguments.parse_known_args()
+    settings = [
         *("+algo=grpo", "+platform=cpu", "+task=chain_sum", "trainer.n_gpus_per_node=2"),
         *("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
         *("actor_rollout_ref.rollout.n=4", "trainer.val_before_train=false", "trainer.test_freq=-1"),
         *("trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=2"),
         *overrides,
     ]
+    print("| killed | s after step 1 | s to the end | named by | left running | second run | cache |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in options.kinds:
+        delay = random.Random(f"{options.seed}-{name}").uniform(0, 10)
+        run = VerlRun(options.out / f"{name}-{options.seed}", settings, STEPS)
+        print(killed_and_resumed(Kill(run, name, delay, options.patience)), flush=True)
 
 
 def killed_and_resumed(kill: Kill) -> str:
     """Kill a run, resume it, and return a row of the table."""
-    run, before = kill.run, cache_digest()
+    run, before = kill.run, cached()
     try:
         run.go(on_metrics=kill.look)
         ended = "it ended well"
@@ -100,7 +89,7 @@ def killed_and_resumed(kill: Kill) -> str:
     left = len(marked(str(run.folder.resolve())))
     run.go()
     resumed = f"step {max(run.metrics())} of {STEPS}, finished: {run.is_finished()}"
-    same = "the same" if cache_digest() == before else "CHANGED"
+    same = "the same" if cached() == before else "CHANGED"
     return f"| {kill.kind} | {kill.delay:.1f} | {seconds:.0f} | {ended} | {left} | {resumed} | {same} |"
 
 
@@ -115,12 +104,8 @@ def named_by(victim: str, message: str, run: VerlRun) -> str:
     return "the log" if said.search(log.read_text(errors="replace")) else "nothing"
 
 
-def cache_digest() -> str:
-    """Return a digest of the names and contents of all files in the cache."""
-    digest = hashlib.sha256()
-    for file in sorted(path for path in cache_root().rglob("*") if path.is_file()):
-        digest.update(str(file).encode() + file.read_bytes())
-    return digest.hexdigest()
+def cached() -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in cache_root().rglob("*") if file.is_file()}
 
 
 if __name__ == "__main__":

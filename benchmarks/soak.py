@@ -8,89 +8,58 @@ set size). The slope is that of a least-squares line through the second half of 
 fill their caches in the first.
 """
 
-import argparse
-import json
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 
-import psutil
-from run_processes import kind
+import pandas
+from common import MIB, memory, parser
 from scipy.stats import linregress
 
 from grpo_verl_ext.runs.child_process import marked
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.files import write_whole
-
-MIB = 2**20
-Memory = dict[str, float]
-"""MiB by kind of process."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--algo", default="gvpo")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path("outputs/soak"))
-    options, overrides = parser.parse_known_args()
-    run = VerlRun(options.out / options.algo, settings(options.algo, overrides), options.steps)
-    by_step = soaked(run)
-    write_whole(run.folder / "memory.json", json.dumps(by_step, indent=1))
-    print(table(by_step))
-
-
-def settings(algo: str, overrides: list[str]) -> list[str]:
-    return [
-        *(f"+algo={algo}", "+platform=cpu", "+task=chain_sum"),
+    arguments = parser(__doc__)
+    arguments.add_argument("--algo", default="gvpo")
+    arguments.add_argument("--steps", type=int, default=200)
+    arguments.add_argument("--out", type=Path, default=Path("outputs/soak"))
+    options, overrides = arguments.parse_known_args()
+    settings = [
+        *(f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum"),
         *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
         *("actor_rollout_ref.rollout.n=4", "trainer.total_epochs=100"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=50"),
         "trainer.max_actor_ckpt_to_keep=1",
         *overrides,
     ]
-
-
-def soaked(run: VerlRun) -> dict[int, Memory]:
-    """Train to the end, and return the memory after each step whose end was seen."""
-    by_step: dict[int, Memory] = {}
+    run = VerlRun(options.out / options.algo, settings, options.steps)
+    by_step: dict[int, Counter[str]] = {}
 
     def look(metrics: Metrics) -> None:
         if metrics and (step := max(metrics)) not in by_step:
-            by_step[step] = memory(str(run.folder.resolve()))
+            by_step[step] = memory(marked(str(run.folder.resolve())), "uss")
 
     run.go(on_metrics=look)
-    return by_step
+    mib = pandas.DataFrame.from_dict(by_step, orient="index").fillna(0) / MIB
+    mib.to_json(run.folder / "memory.json", orient="index", indent=1)
+    print(table(mib))
 
 
-def memory(mark: str) -> Memory:
-    """Return the current memory of all processes of the run, by kind."""
-    found: Memory = defaultdict(float)
-    for process in marked(mark):
-        try:
-            found[kind(process)] += process.memory_full_info().uss / MIB
-        except psutil.NoSuchProcess:
-            continue
-    return dict(found)
-
-
-def table(by_step: dict[int, Memory]) -> str:
-    """Return the memory and its slopes with standard errors, as a Markdown table."""
-    steps = sorted(by_step)[len(by_step) // 2 :]
-    kinds = sorted({name for step in steps for name in by_step[step]})
-    rows = {name: [name] for name in kinds}
-    rows["all but Ray's own"] = [name for name in kinds if not name.startswith("Ray's ")]
-    rows["all"] = kinds
+def table(mib: pandas.DataFrame) -> str:
+    """Return the memory by step and kind as a Markdown table, with slopes and their standard errors."""
+    later = mib.iloc[len(mib) // 2 :].sort_index(axis="columns")
+    later["all"] = later.sum(axis="columns")
+    later["all but Ray's own"] = later["all"] - later.filter(like="Ray's ").sum(axis="columns")
     lines = [
-        f"| process | MiB at step {steps[0]} | MiB at step {steps[-1]} | MiB per step |",
+        f"| process | MiB at step {later.index[0]} | MiB at step {later.index[-1]} | MiB per step |",
         "| --- | --- | --- | --- |",
     ]
-    for name, parts in rows.items():
-        values = [sum(by_step[step].get(part, 0.0) for part in parts) for step in steps]
-        line = linregress(steps, values)
+    for name, values in later.items():
+        line = linregress(later.index, values)
         slope = f"{line.slope:+.3f} ± {line.stderr:.3f}"
-        lines.append(f"| {name} | {values[0]:.0f} | {values[-1]:.0f} | {slope} |")
+        lines.append(f"| {name} | {values.iloc[0]:.0f} | {values.iloc[-1]:.0f} | {slope} |")
     return "\n".join(lines)
 
 

@@ -44,7 +44,6 @@ myst_fence_as_directive = ["math"]
 myst_heading_anchors = 6
 
 default_role = "py:obj"
-add_module_names = False
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
@@ -88,6 +87,7 @@ algorithms/*
 :caption: Data, reward, model
 
 tasks
+Tasks of a checkout <repository/examples/tasks/README>
 rewards
 iterative
 lora_tools_images
@@ -106,7 +106,7 @@ troubleshooting
 :caption: Compare
 
 ablations
-anatomy
+Anatomy of a rollout, an example <repository/examples/anatomy>
 Results on the embedded task <repository/examples/ablations/RESULTS>
 Distillation, an example <repository/examples/teacher/README>
 ```

@@ -27,6 +27,8 @@ PAGES = (
     "SECURITY.md",
     "benchmarks/README.md",
     "examples/ablations/RESULTS.md",
+    "examples/anatomy.md",
+    "examples/tasks/README.md",
     "examples/teacher/README.md",
     "recipe/grpo_verl_ext/README.md",
 )

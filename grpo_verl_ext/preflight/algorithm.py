@@ -83,12 +83,12 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     if actor.kl_loss_type in _NO_GRADIENT:
         why = (
             "its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
-            "Schulman, Approximating KL Divergence; docs/anatomy.md)"
+            "Schulman, Approximating KL Divergence; docs/algorithms/grpo.md)"
         )
     elif actor.kl_loss_type in _BIASED_GRADIENT and not has_k3:
         why = (
-            "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) (docs/anatomy.md); "
-            "GRPO's paper means it so, other estimators have no reason to"
+            "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) "
+            "(docs/algorithms/grpo.md); GRPO's paper means it so, other estimators have no reason to"
         )
     else:
         return

@@ -17,6 +17,8 @@ ALL_PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "examples/ablations/RESULTS.md",
+    ROOT / "examples/anatomy.md",
+    ROOT / "examples/tasks/README.md",
     ROOT / "examples/teacher/README.md",
     ROOT / "recipe/grpo_verl_ext/README.md",
 ]

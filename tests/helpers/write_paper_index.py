@@ -10,15 +10,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
 INTRODUCTION = """# Papers
 
-This table has every paper with a preset, by its number at arXiv, what it fixes, and the preset's NAME, which
-leads to its page. The embedded task is trained [without a GPU](cpu.md) by
+Every paper with a preset, by its number at arXiv. The preset's NAME leads to its page. The embedded task is
+trained [without a GPU](cpu.md) by
 
 ```bash
 bash examples/quickstart.sh --algo NAME
 ```
 
-On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most of them](gpus.md), and a training of yours takes
-`+algo=NAME`. All of them [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
+On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), a training of yours `+algo=NAME`. All
+[learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
 
 Written by `python tests/helpers/write_paper_index.py`.
 """

@@ -3,14 +3,13 @@
 Not covered: the trainings, which need GPUs.
 """
 
-import importlib.util
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import datasets
 import pandas
@@ -25,6 +24,7 @@ from grpo_verl_ext.ablation.grid import GridSettings, read_grid, runs_of
 from grpo_verl_ext.doctor.configuration import all_findings
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.utils import which_verl
 from grpo_verl_ext.verl_plugin.compose import composed
 
 ROOT = Path(__file__).parents[2]
@@ -87,15 +87,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def configured(arguments: list[str]) -> DictConfig:
     assert arguments[:2] == ["-m", "verl.trainer.main_ppo"]
     return composed(arguments[2:])
-
-
-def module(file: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(file).stem, RECIPE / file)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 @pytest.mark.filterwarnings("ignore:Disabled critic")  # verl says so for every algorithm but PPO
@@ -226,7 +217,7 @@ class TestData:
         assert "SUITE is nowhere, which has no dataset_dict.json; valid is" in found.stderr
 
     def test_each_accepted_answer_scores_and_another_does_not(self) -> None:
-        score = module("reward.py").compute_score
+        score = runpy.run_path(str(RECIPE / "reward.py"))["compute_score"]
         for name, accepted in ANSWERS.items():
             for answer in accepted:
                 assert score(name, rf"so \boxed{{{answer}}}", json.dumps(accepted)) == 1
@@ -234,7 +225,7 @@ class TestData:
             assert score(name, f"so {accepted[0]}", json.dumps(accepted)) == 0
 
     def test_math_has_one_answer(self) -> None:
-        score = module("reward.py").compute_score
+        score = runpy.run_path(str(RECIPE / "reward.py"))["compute_score"]
         math = "DigitalLearningGmbH/MATH-lighteval"
         assert score(math, r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", extra_info={}) == 1
         assert score(math, r"\boxed{2}", "[2]", extra_info={}) == 0
@@ -242,13 +233,15 @@ class TestData:
 
 class TestForm:
     def test_the_fields_of_required_verl(self) -> None:
-        """Those that verl-recipe's install_verl.sh reads of a pinned tag."""
+        """Those that verl-recipe's install_verl.sh reads of a pinned tag; the tag is of a tested verl."""
         lines = (RECIPE / "REQUIRED_VERL.txt").read_text(encoding="utf-8").splitlines()
         assert lines[0].startswith("# ")
         fields = dict(line.split("=", 1) for line in lines[1:])
-        assert list(fields) == ["UPSTREAM", "MODE", "TAG", "COMMIT", "PIP_INSTALL", "NOTES"]
+        assert list(fields) == ["UPSTREAM", "MODE", "TAG", "PIP_INSTALL", "NOTES"]
         assert fields["MODE"] == "pinned_tag"
-        assert len(fields["COMMIT"]) == 40
+        version = fields["TAG"].removeprefix("v")
+        assert version in which_verl.TESTED
+        assert fields["PIP_INSTALL"] == f"pip install verl=={version}"
 
     def test_the_readme_links_to_it(self) -> None:
         text = (RECIPE / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,109 @@
+"""What several benchmarks share: arguments, trainings, memory by kind of process, and small models."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from grpo_verl_ext.runs.child_process import run_logged
+from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER
+
+MIB, GIB = 2**20, 2**30
+FORKS_WORKERS = "forked_worker"
+"""The process of this package that forks Ray's workers (``verl_plugin/cpu/forked_worker``)."""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser that prints a module's docstring as it is."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def train(
+    folder: Path, overrides: list[str], while_running: Callable[[], None] = lambda: None
+) -> tuple[float, list[float], list[dict[str, float]]]:
+    """Train without checkpoints and validation.
+
+    Returns:
+        Seconds until the command ended, those until each step was logged, and each step's metrics.
+    """
+    metrics, started = folder / "metrics.jsonl", time.time()
+    metrics.unlink(missing_ok=True)
+    logged: list[float] = []
+
+    def look() -> None:
+        lines = metrics.read_text().count("\n") if metrics.exists() else 0
+        logged.extend([time.time() - started] * (lines - len(logged)))
+        while_running()
+
+    fixed = ["trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"]
+    fixed += ["trainer.logger=[console,file]", f"hydra.run.dir={folder / 'hydra'}"]
+    run_logged(
+        [sys.executable, *TRAINER, *fixed, *overrides],
+        folder / "verl.log",
+        environment={**os.environ, METRICS_FILE: str(metrics)},
+        while_running=look,
+    )
+    ended = time.time() - started
+    records = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
+    return ended, [*logged, *[ended] * (len(records) - len(logged))], records
+
+
+def kind(process: psutil.Process) -> str:
+    """Return the kind of a process: the class of a Ray actor, or the program of Ray's own processes."""
+    command = process.cmdline()
+    if TRAINER[1] in command:
+        return "driver"
+    title = command[0] if command else process.name()
+    if title.startswith("ray::"):
+        actor = title.removeprefix("ray::").split(".")[0]
+        return "Ray's idle worker" if actor == "IDLE" else actor
+    if title.startswith("VLLM::"):
+        return "EngineCore"
+    if command[1:] and Path(command[1]).name == FORKS_WORKERS:
+        return FORKS_WORKERS
+    scripts = [Path(argument).stem for argument in command[1:3] if argument.endswith(".py")]
+    return f"Ray's {(scripts or [process.name()])[0]}"
+
+
+def memory(processes: Iterable[psutil.Process], measure: str) -> Counter[str]:
+    """Return the bytes of the processes by kind: ``uss``, shared with no other, or ``pss``, by share."""
+    found = Counter[str]()
+    for process in processes:
+        try:
+            found[kind(process)] += getattr(process.memory_full_info(), measure)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def own_memory(name: str) -> int:
+    """Return an entry of Linux' status of this process, such as ``VmRSS``, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def grown(call: Callable[[], object]) -> int:
+    """Return by how many bytes the resident set grows in a call, by the kernel's high-water mark."""
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = own_memory("VmRSS")
+    call()
+    return max(own_memory("VmHWM") - before, 0)
+
+
+def save_model(folder: str | Path, architecture: str, **config: Any) -> int:
+    """Save a causal language model with random float32 weights; return the number of its parameters."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = AutoConfig.for_model(architecture, tie_word_embeddings=True, dtype="float32", **config)
+    model = AutoModelForCausalLM.from_config(settings)
+    model.save_pretrained(folder)
+    return int(model.num_parameters())
