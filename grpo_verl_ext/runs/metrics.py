@@ -40,15 +40,7 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
     """
     metrics: Metrics = {}
     for file in files:
-        lines = verls_lines(
-            file,
-            _Record,
-            CorruptMetricsError,
-            what="verl's metrics",
-            line="no record of verl's file logger",
-            only_whole=True,
-        )
-        for record in lines:
+        for record in verls_lines(file, _Record, CorruptMetricsError, what="metrics", only_whole=True):
             metrics.setdefault(record.step, {}).update(
                 (name, float(value) if value is not None and abs(value) <= _LARGEST else math.nan)
                 for name, value in record.data.items()
@@ -64,14 +56,11 @@ class _Record:
 
 
 def verls_lines(
-    file: Path, kind: type[_Kind], error: type[Exception], *, what: str, line: str, only_whole: bool
+    file: Path, kind: type[_Kind], error: type[Exception], *, what: str, only_whole: bool
 ) -> Iterator[_Kind]:
-    """Yield what verl wrote into a file, a JSON object per line.
+    """Yield what verl wrote into a file, a JSON object per line; ``what`` verl calls the file.
 
-    Args:
-        what: what the file is, for the message.
-        line: what a line that does not fit is not, for the message.
-        only_whole: leave out a last line without a line end.
+    With ``only_whole`` a last line without a line end is left out.
 
     Raises:
         error: the file cannot be read, or a line does not fit. The file is left in place.
@@ -81,8 +70,9 @@ def verls_lines(
         # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
         with file.open("rb") as every:
             lines = (each for each in every if not only_whole or each.endswith(b"\n"))
-            yield from parse_lines(file, lines, kind, error, what=line, then=then)
+            yield from parse_lines(file, lines, kind, error, what=f"no record of verl's {what}", then=then)
     except OSError as unreadable:
+        reason = unreadable.strerror
         raise error(
-            f"{file} cannot be read as {what} ({unreadable.strerror}). It was left in place{then}"
+            f"{file} cannot be read as verl's {what} ({reason}). It was left in place{then}"
         ) from unreadable

@@ -30,17 +30,6 @@ def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> No
     ]
 
 
-def test_the_uid_numbers_the_outputs_of_a_response(tmp_path: Path) -> None:
-    (file := tmp_path / "3.jsonl").write_text(
-        "".join(line(uid=uid) + "\n" for uid in ("a_0_0", "a_0_1", "a_1_0"))
-    )
-    assert [(response.prompt_id, response.number) for response in read_dump(file)] == [
-        ("a", 0),
-        ("a", 1),
-        ("a", 0),
-    ]
-
-
 def test_padding_is_no_response(tmp_path: Path) -> None:
     file = tmp_path / "3.jsonl"
     padding = "pad" + "0123456789abcdef" * 2
@@ -81,7 +70,6 @@ def test_a_corrupt_line_is_named_and_left(tmp_path: Path, broken: str, reason: s
     file.write_bytes(before)
     with pytest.raises(CorruptDumpError) as caught:
         read_dump(file)
-    assert f"{file}, line 2, is no response of verl's dump" in str(caught.value)
+    assert f"{file}, line 2, is no record of verl's dump" in str(caught.value)
     assert reason in str(caught.value)
-    assert "valid is an object with input, output, score, step, uid" in str(caught.value)
     assert file.read_bytes() == before

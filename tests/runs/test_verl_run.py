@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from grpo_verl_ext.ablation.grid import read_grid, runs_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
@@ -15,11 +16,11 @@ from grpo_verl_ext.verl_plugin.compose import composed
 def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) -> None:
     run = VerlRun(tmp_path, ["trainer.logger=[file]", "trainer.total_training_steps=9"], steps=2)
     assert run.arguments() == [
-        "trainer.logger=[console,file]",
         f"trainer.rollout_data_dir={tmp_path}/rollouts",
         f"trainer.validation_data_dir={tmp_path}/validation",
         "trainer.logger=[file]",
         "trainer.total_training_steps=9",
+        "trainer.logger=[file]",
         "trainer.total_training_steps=2",
         f"trainer.default_local_dir={tmp_path}/checkpoints",
         "trainer.resume_mode=auto",
@@ -34,6 +35,7 @@ def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) 
         (["trainer.logger=[console,wandb]"], ["console", "wandb", "file"]),
         (['trainer.logger=["console", "wandb"]'], ["console", "wandb", "file"]),
         (["++trainer.logger=wandb"], ["wandb", "file"]),
+        (["trainer.logger=[${oc.env:HOME}]"], ["${oc.env:HOME}", "file"]),
         (["trainer.logger=[]"], ["file"]),
         (["trainer.logger=[file,mlflow]"], ["file", "mlflow"]),
         (["trainer.logger=[file]", "trainer.logger=[console,swanlab]"], ["console", "swanlab", "file"]),
@@ -45,7 +47,7 @@ def test_a_tracker_never_takes_the_place_of_the_file(
     """A run is resumed, and a grid reported, from the file; the names are those of the grid and the run."""
     run = VerlRun(tmp_path, given, steps=2, tracked_as=("grid,lr", "grpo/seed-1"))
     trainer = composed([word for word in run.arguments() if not word.startswith("hydra.")]).trainer
-    assert list(trainer.logger) == found
+    assert OmegaConf.to_container(trainer.logger) == found
     assert (trainer.project_name, trainer.experiment_name) == ("grid,lr", "grpo/seed-1")
 
 
