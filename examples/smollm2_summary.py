@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quickstart_summary import TRAIN_SCORE, accuracy_by_step
+from quickstart import TRAIN_SCORE, accuracy_by_step
 from statsmodels.stats.proportion import proportion_confint
 
 from grpo_verl_ext.ablation.measures import compare

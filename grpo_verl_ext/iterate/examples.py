@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.rewards.steps import CHARACTER_ENDS, REWARDS, StepRewardError, pieces, step_end_characters
-from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
+from grpo_verl_ext.runs.dumps import Response, dump_file, read_dump
 from grpo_verl_ext.utils.documents import Document, parse_lines
 from grpo_verl_ext.utils.files import write_whole
 
@@ -51,9 +51,6 @@ def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     """Make pairs of different responses to one prompt at one step whose labels differ; none occurs twice.
 
     At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
-
-    Raises:
-        IterateError: the rule returned no number.
     """
     rng, pairs = random.Random(f"pairs/{seed}"), list[_Example]()
     for group in _by_prompt(responses):
@@ -71,9 +68,6 @@ def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     """Label the steps of at most ``per_prompt`` different responses to one prompt at one training step.
 
     They are drawn uniformly. Responses without steps are left out.
-
-    Raises:
-        IterateError: the rule returned something other than steps that fit the response.
     """
     rng, drawn = random.Random(f"steps/{seed}"), list[Response]()
     for group in _by_prompt(responses):
@@ -102,11 +96,7 @@ def label_of(result: object) -> float:
 
 
 def steps_of(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
-    """Ask the rule for the steps of one response; of steps with the same end the last one counts.
-
-    Raises:
-        IterateError: the rule returned something other than steps that fit the response.
-    """
+    """Ask the rule for the steps of one response; of steps with the same end the last one counts."""
     returned = rule(data_source="", solution_str=response, ground_truth=truth, extra_info={"prompt": prompt})
     if not isinstance(returned, dict) or CHARACTER_ENDS not in returned:
         raise IterateError(
@@ -151,11 +141,7 @@ def write_examples(file: Path, examples: Iterable[_Example]) -> None:
 
 
 def read_examples(file: Path, kind: type[Any]) -> list[Any]:
-    """Return the examples of one kind, `Pair` or `Steps`.
-
-    Raises:
-        IterateError: a line is not such an example.
-    """
+    """Return the examples of one kind, `Pair` or `Steps`."""
     lines = file.read_bytes().split(b"\n")[:-1]
     return [*parse_lines(file, lines, kind, IterateError, what=f"not a {kind.__name__.lower()}")]
 
@@ -164,18 +150,15 @@ def read_rollouts(folder: Path, steps: int) -> tuple[list[Response], list[int]]:
     """Return the responses of all steps in the order in which verl wrote them, and the steps without a file.
 
     A file is missing where a training was killed between its checkpoint and its dump.
-
-    Raises:
-        IterateError: a line is not a record that verl wrote, or no step has a file.
     """
-    files = {step: dump_file(folder, step) for step in range(1, steps + 1)}
-    missing = [step for step, file in files.items() if not file.is_file()]
+    found, missing = list[Response](), list[int]()
+    for step in range(1, steps + 1):
+        if (file := dump_file(folder, step)).is_file():
+            found += read_dump(file)
+        else:
+            missing.append(step)
     if len(missing) == steps:
         raise IterateError(
             f"{folder} has no rollouts of steps 1 … {steps}; was trainer.rollout_data_dir overridden?"
         )
-    try:
-        found = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
-    except CorruptDumpError as error:
-        raise IterateError(str(error)) from error
     return found, missing

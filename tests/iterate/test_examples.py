@@ -1,0 +1,282 @@
+"""Test examples of pairs and of steps: how they are made, held out, replayed, and collected in a round."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from grpo_verl_ext.iterate.examples import (
+    Pair,
+    Steps,
+    label_of,
+    make_pairs,
+    make_steps,
+    read_examples,
+    read_rollouts,
+    replayed,
+    split_by_prompt,
+    steps_of,
+    write_examples,
+)
+from grpo_verl_ext.iterate.rounds import collect_pairs
+from grpo_verl_ext.iterate.settings import (
+    IterateError,
+    IterateSettings,
+    PolicySettings,
+    RewardModelSettings,
+    Round,
+)
+from grpo_verl_ext.rewards.steps import compute_score
+from grpo_verl_ext.runs.dumps import CorruptDumpError, Response
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+def response(prompt: str, output: str, score: float = 0.0, step: int = 1, truth: object = None) -> Response:
+    return Response("u", prompt, output, truth, score, step)
+
+
+def pairs_of(responses: list[Response], **how: int) -> list[Pair]:
+    """With their own scores as labels."""
+    scores = iter(each.score for each in responses)
+    return make_pairs(responses, lambda output, truth: next(scores), **how)
+
+
+class TestPairs:
+    def test_by_hand(self) -> None:
+        """Labels of one text may differ, as of a rule that draws lots: it is no pair."""
+        responses = [
+            *(response("p", "good", 2.0), response("p", "fair", 1.0), response("p", "fair", 1.0)),
+            *(response("q", "good", 2.0), response("q", "good", 1.0), response("p", "bad", 0.0, step=2)),
+        ]
+        assert pairs_of(responses, per_prompt=9, seed=1) == [Pair("p", "good", "fair")]
+
+    @given(
+        labels=st.lists(st.integers(0, 3), min_size=1, max_size=8), most=st.integers(1, 4), seed=st.integers()
+    )
+    @repeatable
+    def test_the_better_is_chosen_and_no_prompt_has_too_many(self, labels, most, seed) -> None:
+        responses = [response("p", f"{i}", float(label)) for i, label in enumerate(labels)]
+        pairs = pairs_of(responses, per_prompt=most, seed=seed)
+        assert all(labels[int(pair.chosen)] > labels[int(pair.rejected)] for pair in pairs)
+        every = sum(a > b for a in labels for b in labels)
+        assert len(pairs) == len(set(pairs)) == min(most, every)
+        assert pairs == pairs_of(responses, per_prompt=most, seed=seed)
+
+    def test_another_seed_draws_other_pairs(self) -> None:
+        responses = [response("p", f"{i}", float(i)) for i in range(8)]
+        assert pairs_of(responses, per_prompt=3, seed=1) != pairs_of(responses, per_prompt=3, seed=2)
+
+    def test_one_prompt_with_two_truths_is_two_prompts(self) -> None:
+        """Its responses are labelled by both: the same text is right by one and wrong by the other."""
+        responses = [response("p", each, truth=truth) for truth in "45" for each in "45"]
+        pairs = make_pairs(responses, lambda output, truth: float(output == truth), per_prompt=9, seed=1)
+        assert sorted((pair.chosen, pair.rejected) for pair in pairs) == [("4", "5"), ("5", "4")]
+
+    def test_a_rule_has_to_return_a_number(self) -> None:
+        assert label_of({"score": 2}) == 2.0
+        with pytest.raises(IterateError, match=r"reward_model\.label returned 'good'"):
+            make_pairs([response("p", "o")], lambda output, truth: "good", per_prompt=9, seed=1)
+
+
+def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[str, Any]:
+    """A step ends with a semicolon, and is right if it has the truth."""
+    ends = [place + 1 for place, sign in enumerate(solution_str) if sign == ";"]
+    steps = [solution_str[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return {"step_rewards": [float(str(ground_truth) in step) for step in steps], "step_ends": ends}
+
+
+class TestSteps:
+    def test_by_hand(self) -> None:
+        rollouts = [
+            *(response("p", "a;b;rest", truth=truth) for truth in "aab"),
+            *(response("p", "no step", truth="a"), response("p", "xa;", truth="a", step=2)),
+        ]
+        assert make_steps(rollouts, by_semicolons, per_prompt=9, seed=1) == [
+            Steps("p", ["a;", "b;"], [True, False]),
+            Steps("p", ["a;", "b;"], [False, True]),
+            Steps("p", ["xa;"], [True]),
+        ]
+
+    def test_no_prompt_has_too_many_and_the_seed_draws(self) -> None:
+        rollouts = [response("p", f"{letter};", truth="a") for letter in "abcdefgh"]
+        first, again, other = (
+            make_steps(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
+        )
+        assert first == again != other
+        assert len({example.completions[0] for example in first}) == 3
+
+    @pytest.mark.parametrize(
+        ("rewards", "ends", "pieces", "labels"),
+        [
+            ([1.0, -1.0, 0.5], [4, 2, 6], ["ab", ";c", "d;"], [False, True, True]),
+            ([1.0, 0.0, 0.0, 1.0], [2, 2, 4, 4], ["ab", ";c"], [False, True]),
+        ],
+        ids=["ends in any order", "of steps with one end the last counts"],
+    )
+    def test_what_a_rule_returns(self, rewards, ends, pieces, labels) -> None:
+        said = {"step_rewards": rewards, "step_ends": ends}
+        assert steps_of(lambda **_: said, "p", "ab;cd;e", "t") == Steps("p", pieces, labels)
+
+    def test_the_rule_reads_the_prompt(self) -> None:
+        """The task's rule takes the terms from it."""
+        prompt, text = "user\n1+2+3=?\nassistant\n", "<reasoning>1+2=3;3+3=7;</reasoning>"
+        # the text behind the last addition is the answer, which is missing
+        pieces = ["<reasoning>1+2=3;", "3+3=7;", "</reasoning>"]
+        assert steps_of(compute_score, prompt, text, "6") == Steps(prompt, pieces, [True, False, False])
+        with pytest.raises(ValueError, match="has no problem of chain_sum"):
+            steps_of(compute_score, "hello", text, "6")
+
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [
+            (1.0, r"returned 1\.0; valid is a dictionary with step_rewards and step_ends"),
+            ({"step_rewards": [1], "step_end_tokens": [1]}, "valid is a dictionary with"),
+            ({"step_rewards": [1], "step_ends": [9]}, "step_ends has 9; valid for this response is 1 … 2"),
+        ],
+    )
+    def test_what_is_not_steps_is_named(self, returned: object, message: str) -> None:
+        with pytest.raises(IterateError, match=message):
+            steps_of(lambda **_: returned, "p", "ab", "t")
+
+
+class TestHeldOut:
+    def test_a_prompt_is_always_on_one_side(self) -> None:
+        pairs = [Pair(f"{i % 50}", f"{i}", "") for i in range(500)]
+        train, held_out = split_by_prompt(pairs, held_out=0.3, seed=4)
+        assert not {pair.prompt for pair in train} & {pair.prompt for pair in held_out}
+        assert Counter(train) + Counter(held_out) == Counter(pairs)
+        again, _ = split_by_prompt(pairs[:10], held_out=0.3, seed=4)
+        assert set(again) <= set(train)
+        assert split_by_prompt(pairs, held_out=0.3, seed=5)[1] != held_out
+
+    def test_the_share_is_that_of_prompts(self) -> None:
+        pairs = [Pair(f"{i}", "a", "b") for i in range(4000)]
+        _, held_out = split_by_prompt(pairs, held_out=0.2, seed=1)
+        # Binomial: 800 ± 25; four standard deviations.
+        assert abs(len(held_out) - 800) < 101
+
+
+class TestReplay:
+    HISTORY = tuple(Pair(f"{i}", "a", "b") for i in range(300))
+
+    @pytest.mark.parametrize(
+        ("new", "share", "drawn"), [(90, 0.1, 10), (1, 0.5, 1), (90, 0.0, 0), (10_000, 0.1, 300)]
+    )
+    def test_the_share_of_the_mixture_as_far_as_there_are(self, new: int, share: float, drawn: int) -> None:
+        assert len(set(replayed(new, self.HISTORY, share=share, seed=1))) == drawn
+
+    def test_the_seed_decides(self) -> None:
+        first, again, other = (replayed(90, self.HISTORY, share=0.1, seed=seed) for seed in (1, 1, 2))
+        assert first == again != other
+
+    def test_it_is_uniform_over_history(self) -> None:
+        third = Counter(
+            int(pair.prompt) // 100
+            for seed in range(300)
+            for pair in replayed(90, self.HISTORY, share=0.1, seed=seed)
+        )
+        # 3000 draws, a third each: 1000 ± 26; four standard deviations.
+        assert all(abs(third[part] - 1000) < 104 for part in range(3)), third
+
+
+text = st.text(max_size=20)
+pairs = st.builds(Pair, text, text, text)
+steps = st.builds(Steps, text, st.lists(text, max_size=2), st.lists(st.booleans(), max_size=2))
+
+
+@given(st.lists(pairs, max_size=5) | st.lists(steps, max_size=5))
+@repeatable
+def test_files_keep_every_character(tmp_path_factory, examples) -> None:
+    file = tmp_path_factory.mktemp("examples") / "examples.jsonl"
+    write_examples(file, examples)
+    assert read_examples(file, type(examples[0]) if examples else Pair) == examples
+
+
+@pytest.mark.parametrize(("kind", "what"), [(Pair, "a pair"), (Steps, "a steps")])
+@pytest.mark.parametrize("broken", ["{", '{"prompt": "p"}', '{"prompt": 1, "more": 2}', "[]"])
+def test_a_line_that_is_no_example_is_named_and_left(tmp_path: Path, kind, what: str, broken: str) -> None:
+    file = tmp_path / "examples.jsonl"
+    file.write_text(broken + "\n")
+    with pytest.raises(IterateError, match=rf"examples\.jsonl, line 1, is not {what}"):
+        read_examples(file, kind)
+    assert file.read_text() == broken + "\n"
+
+
+def write_rollouts(folder: Path, step: int, outputs: list[str]) -> None:
+    """A response to each prompt, ``p0``, …; their truth is ``a``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"input": f"p{i}", "output": output, "gts": "a", "score": 0, "step": step, "uid": "u"}
+        for i, output in enumerate(outputs)
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+class TestRollouts:
+    def test_the_responses_and_a_missing_step(self, tmp_path: Path) -> None:
+        write_rollouts(tmp_path, 1, ["four\u2028"])
+        write_rollouts(tmp_path, 3, ["five"])
+        responses, missing = read_rollouts(tmp_path, 3)
+        assert [(each.prompt, each.output, each.truth, each.step) for each in responses] == [
+            ("p0", "four\u2028", "a", 1),
+            ("p0", "five", "a", 3),
+        ]
+        assert missing == [2]
+
+    def test_no_rollouts_at_all(self, tmp_path: Path) -> None:
+        with pytest.raises(IterateError, match="has no rollouts of steps 1 … 2"):
+            read_rollouts(tmp_path, 2)
+
+    def test_a_broken_line_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "1.jsonl").write_text('{"input": "p"}\n')
+        with pytest.raises(CorruptDumpError, match=r"1\.jsonl, line 1, is no record"):
+            read_rollouts(tmp_path, 1)
+
+
+def rounds_of_steps(folder: Path, **reward_model: object) -> list[Round]:
+    """Two rounds with a response to each of 40 prompts, of one step."""
+    reward = RewardModelSettings(step_label="a.b", held_out=0.3, **reward_model)
+    policy = PolicySettings(overrides=[], steps=1)
+    settings = IterateSettings(folder=str(folder), rounds=2, policy=policy, reward_model=reward)
+    rounds = [Round(settings, number) for number in (1, 2)]
+    for this in rounds:
+        write_rollouts(this.run().rollouts, 1, [f"a;{this.number};"] * 40)
+    return rounds
+
+
+def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
+    rounds = rounds_of_steps(tmp_path, replay=0.25)
+    for this in rounds:
+        results = collect_pairs(this, OmegaConf.create({}), by_semicolons)
+        assert results["responses"] == results["pairs"] + results["held_out"] == 40
+    own = [read_examples(this.training_pairs, Steps) for this in rounds]
+    mixture = read_examples(rounds[1].mixture, Steps)
+    assert mixture[: len(own[1])] == own[1]
+    # A quarter of the mixture: a third of the new ones.
+    assert len(mixture) - len(own[1]) == results["replayed"] == round(len(own[1]) / 3)
+    assert all(example in own[0] for example in mixture[len(own[1]) :])
+    held_out = {example.prompt for example in read_examples(rounds[0].held_out_pairs, Steps)}
+    assert not held_out & {example.prompt for example in mixture}
+
+
+def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(tmp_path: Path) -> None:
+    old = [Steps(f"p{i}", ["old;"], [True]) for i in range(40)]
+    write_examples(first := tmp_path / "pairs.jsonl", old)
+    this, second = rounds_of_steps(tmp_path, replay=0.9, replay_from=str(first))
+    results = collect_pairs(this, OmegaConf.create({}), by_semicolons)
+
+    own, held_out = (read_examples(file, Steps) for file in (this.training_pairs, this.held_out_pairs))
+    mixture = read_examples(this.mixture, Steps)
+    assert 0 < len(held_out) < 40
+    # Nine times the new ones are wanted, more than there are: all of the other run's that may be trained on.
+    wanted = [example for example in old if example.prompt not in {each.prompt for each in held_out}]
+    assert sorted(map(repr, mixture[len(own) :])) == sorted(map(repr, wanted))
+    assert results["replayed"] == len(wanted)
+    assert second.replayable == [first, this.training_pairs]
