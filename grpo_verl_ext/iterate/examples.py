@@ -98,12 +98,11 @@ def label_of(result: object) -> float:
 def steps_of(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
     """Ask the rule for the steps of one response; of steps with the same end the last one counts."""
     returned = rule(data_source="", solution_str=response, ground_truth=truth, extra_info={"prompt": prompt})
-    if not isinstance(returned, dict) or CHARACTER_ENDS not in returned:
-        raise IterateError(
-            f"reward_model.step_label returned {returned!r:.200}; valid is a dictionary with {REWARDS} and "
-            f"{CHARACTER_ENDS}"
-        )
     try:
+        if not isinstance(returned, dict) or CHARACTER_ENDS not in returned:
+            raise StepRewardError(
+                f"it returned {returned!r:.200}; valid is a dictionary with {REWARDS} and {CHARACTER_ENDS}"
+            )
         ends = step_end_characters(returned, range(len(response)), lambda _: response)
     except StepRewardError as error:
         raise IterateError(f"reward_model.step_label: {error}") from error
@@ -131,8 +130,8 @@ def replayed(new: int, history: Sequence[_Example], *, share: float, seed: int) 
     Their number makes them ``share`` of the mixture with ``new`` ones: n = new · share / (1 − share),
     rounded; all of them if there are fewer.
     """
-    wanted = round(new * share / (1 - share))
-    return random.Random(f"replay/{seed}").sample(history, min(wanted, len(history)))
+    wanted = min(round(new * share / (1 - share)), len(history))
+    return random.Random(f"replay/{seed}").sample(history, wanted)
 
 
 def write_examples(file: Path, examples: Iterable[_Example]) -> None:

@@ -63,7 +63,7 @@ class IterateManifest(Document):
     format: int = _FORMAT
 
     def write(self, folder: Path) -> None:
-        """Replace the file."""
+        """Replace the file atomically."""
         write_whole(folder / _MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
@@ -112,12 +112,12 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     run = this.run()
     if not run.is_finished():
         run.go()
-    metrics = run.metrics()
-    before, after = (
-        {name: value for name, value in sorted(metrics.get(step, {}).items()) if name.startswith("val-core/")}
-        for step in (0, run.steps)
-    )
-    return {"steps": run.steps, "validation_before": before, "validation_after": after}
+    validated = {"validation_before": 0, "validation_after": run.steps}
+    metrics = {name: sorted(run.metrics().get(step, {}).items()) for name, step in validated.items()}
+    return {
+        name: {key: value for key, value in values if key.startswith("val-core/")}
+        for name, values in metrics.items()
+    }
 
 
 def _merge_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, Any]:

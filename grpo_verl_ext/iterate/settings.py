@@ -21,11 +21,10 @@ class IterateError(ValueError):
 
 @dataclass
 class PolicySettings:
-    """verl's command line with the first policy, M steps per round, and steps between checkpoints."""
+    """verl's command line with the first policy, and M steps per round."""
 
     overrides: list[str]
     steps: Count
-    save_freq: Count = 4
 
 
 @dataclass
@@ -97,12 +96,8 @@ def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
 class Round:
     """Round ``number`` ≥ 1 of a run: its seed, its files and its command line for verl.
 
-    Attributes:
-        seed: of the order of prompts, sampling, pairs and the reward model's training; runs of fewer than
-            1000 rounds with different seeds share none.
-        own_reward_model: the reward model trained in this round; not there with nothing to train it on.
-        mixture: this round's and the replayed pairs, on which it is trained.
-        replayable: the files of pairs that this round may replay.
+    Runs of fewer than 1000 rounds with different seeds share no ``seed``. ``own_reward_model`` is trained on
+    ``mixture``, this round's pairs and some of ``replayable``; with an empty one it is not there.
     """
 
     def __init__(self, settings: IterateSettings, number: int) -> None:
@@ -133,8 +128,7 @@ class Round:
         """Return verl's command line: the user's, then policy and reward model of the round before."""
         before, reward = self.before, self.settings.reward_model
         words = [
-            f"trainer.save_freq={self.settings.policy.save_freq}",
-            f"trainer.test_freq={self.settings.policy.steps}",
+            *(f"trainer.test_freq={self.settings.policy.steps}", "trainer.save_freq=4"),
             "trainer.max_actor_ckpt_to_keep=1",
             *self.settings.policy.overrides,
             f"data.seed={self.seed}",

@@ -51,24 +51,16 @@ def run_iterate(settings: IterateSettings) -> None:
 
 def _table(manifest: IterateManifest) -> Table:
     """Return the table of results, with one row per round."""
+    names = ("policy before", "policy after", "new pairs", "old pairs", "held out", "RM before", "RM after")
     caption = (
         "Policy: verl's val-core metrics. RM: share of held-out pairs that the reward model orders rightly, "
         "or of steps that it classifies rightly, before and after its training in the round."
     )
-    shown = Table(title="iterative GRPO", caption=caption, caption_justify="left")
-    columns = {
-        "policy before": ("policy", "validation_before"),
-        "policy after": ("policy", "validation_after"),
-        "new pairs": ("pairs", "pairs"),
-        "old pairs": ("pairs", "replayed"),
-        "held out": ("pairs", "held_out"),
-        "RM before": ("reward_model", "held_out_accuracy_before"),
-        "RM after": ("reward_model", "held_out_accuracy_after"),
-    }
-    for name in ("round", *columns):
-        shown.add_column(name, justify="right")
+    shown = Table("round", *names, title="iterative GRPO", caption=caption, caption_justify="left")
+    keys = ("validation_before", "validation_after", "pairs", "replayed", "held_out")
     for record in manifest.rounds:
-        cells = [record.parts.get(part, {}).get(name) for part, name in columns.values()]
+        found = {key: value for part in record.parts.values() for key, value in part.items()}
+        cells = map(found.get, (*keys, "held_out_accuracy_before", "held_out_accuracy_after"))
         shown.add_row(str(record.round), *map(_cell, cells))
     return shown
 

@@ -122,7 +122,7 @@ def marked(value: str) -> list[psutil.Process]:
 
 
 def end_leftovers(value: str, *, patience: float) -> None:
-    """Wait ``patience`` seconds, or until Ctrl-C, for marked processes to end by themselves, then end them."""
+    """Wait ``patience`` seconds, or until Ctrl-C, for marked processes to end, then end the others."""
     try:
         psutil.wait_procs(marked(value), timeout=patience)
     finally:

@@ -50,7 +50,6 @@ def test_the_examples_are_read(file: Path) -> None:
         (["rounds=0"], r"rounds is 0: .* greater than or equal to 1\. Type: rounds="),
         (["seed=-1"], r"seed is -1: .* 0"),
         (["policy.steps=0"], r"policy\.steps is 0"),
-        (["policy.save_freq=0"], r"policy\.save_freq is 0"),
         (["reward_model.pairs_per_prompt=0"], r"reward_model\.pairs_per_prompt is 0"),
         (["reward_model.replay=1.0"], r"reward_model\.replay is 1\.0: .* less than 1"),
         (["reward_model.replay=.nan"], r"reward_model\.replay is nan"),

@@ -98,51 +98,30 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VerlRun:
     return VerlRun(tmp_path / "run", ["+algo=a", "data.seed=1"], steps=5)
 
 
-def test_a_last_step_that_was_saved_and_not_logged_is_trained_again(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("killed", "step"),
+    [("FAKE_KILL", 4), ("FAKE_KILL", 5), ("FAKE_KILL_SAVING", 4)],
+    ids=["logging", "logging the last", "saving"],
+)
+@pytest.mark.parametrize("kept", [[], ["trainer.max_actor_ckpt_to_keep=1"]], ids=["all kept", "one kept"])
+def test_a_step_that_was_not_saved_and_logged_is_trained_again(
+    fake: VerlRun, monkeypatch: pytest.MonkeyPatch, killed: str, step: int, kept: list[str]
 ) -> None:
-    monkeypatch.setenv("FAKE_KILL", "5")
+    """verl may have removed the checkpoint before, and its tracker may still name one that it removed."""
+    run = replace(fake, overrides=[*fake.overrides, *kept])
+    monkeypatch.setenv(killed, str(step))
     with pytest.raises(ProcessFailedError, match=r"SIGKILL \(Killed\)"):
-        fake.go()
-    assert (fake.last_checkpoint.is_dir(), fake.is_finished(), max(fake.metrics())) == (True, False, 4)
-    monkeypatch.delenv("FAKE_KILL")
-    fake.go()
-    assert fake.is_finished()
-    assert sorted(fake.metrics()) == [1, 2, 3, 4, 5]
-    assert (fake.checkpoints / "unlogged-step-5-before-attempt-2").is_dir(), "nothing is deleted"
-    unbroken = VerlRun(fake.folder.with_name("unbroken"), fake.overrides, steps=5)
-    unbroken.go()
-    assert fake.metrics() == unbroken.metrics()
-
-
-def test_a_step_that_was_saved_and_not_logged_is_trained_again(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that is not the last: its metrics would be missing."""
-    monkeypatch.setenv("FAKE_KILL", "4")
-    with pytest.raises(ProcessFailedError, match="SIGKILL"):
-        fake.go()
-    monkeypatch.delenv("FAKE_KILL")
-    fake.go()
-    assert sorted(fake.metrics()) == [1, 2, 3, 4, 5]
-    assert (fake.checkpoints / "unlogged-step-4-before-attempt-2").is_dir(), "nothing is deleted"
-
-
-@pytest.mark.parametrize("killed", [{"FAKE_KILL": "5"}, {"FAKE_KILL_SAVING": "4"}], ids=["logging", "saving"])
-def test_a_run_that_keeps_one_checkpoint_is_resumed(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch, killed: dict[str, str]
-) -> None:
-    """verl removes the checkpoint before the last, and its tracker may still name one that it removed."""
-    run = replace(fake, overrides=[*fake.overrides, "trainer.max_actor_ckpt_to_keep=1"])
-    for name, step in killed.items():
-        monkeypatch.setenv(name, step)
-    with pytest.raises(ProcessFailedError, match="SIGKILL"):
         run.go()
-    for name in killed:
-        monkeypatch.delenv(name)
+    assert (run.is_finished(), max(run.metrics())) == (False, step - 1)
+    monkeypatch.delenv(killed)
     run.go()
     assert run.is_finished()
-    assert sorted(run.metrics()) == [1, 2, 3, 4, 5]
+    unbroken = replace(run, folder=run.folder.with_name("unbroken"))
+    unbroken.go()
+    assert run.metrics() == unbroken.metrics()
+    if killed == "FAKE_KILL":
+        aside = run.checkpoints / f"unlogged-step-{step}-before-attempt-2"
+        assert aside.is_dir(), "nothing is deleted"
 
 
 def test_a_tracker_that_was_being_written_does_not_stop_a_run(fake: VerlRun) -> None:
