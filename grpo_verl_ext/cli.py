@@ -303,8 +303,7 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.runs.child_process import ProcessFailedError
-    from grpo_verl_ext.runs.dumps import CorruptDumpError
-    from grpo_verl_ext.runs.metrics import CorruptMetricsError
+    from grpo_verl_ext.runs.metrics import CorruptDumpError, CorruptMetricsError
     from grpo_verl_ext.runs.provenance import CheckoutError
 
     errors = (IterateError, ProcessFailedError, CorruptDumpError, CorruptMetricsError, CheckoutError)

@@ -13,10 +13,11 @@ from grpo_verl_ext import catalogue, preflight
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
 from grpo_verl_ext.catalogue.requires import In
-from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, label_of, read_examples, steps_of
+from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, make_pairs, make_steps, read_examples
 from grpo_verl_ext.iterate.reward_training import of_trl
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, RewardModelSettings, Round
 from grpo_verl_ext.rewards import functions
+from grpo_verl_ext.runs.metrics import Response
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
@@ -82,7 +83,7 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
         ) from error
     if reward.replay_from:
         read_examples(Path(reward.replay_from), Steps if steps else Pair)
-    rule = the_rule(reward)
+    rule = _import_rule(reward)
     try:
         preflight.check_training(config)
     except (ValueError, OmegaConfBaseException) as error:
@@ -90,16 +91,13 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
     return rule
 
 
-def the_rule(reward: RewardModelSettings) -> Rule:
+def _import_rule(reward: RewardModelSettings) -> Rule:
     """Import the function that ``label`` or ``step_label`` names, try it once, and return it."""
     key, name = ("label", reward.label) if reward.step_label is None else ("step_label", reward.step_label)
+    import_rule, make = (get_method, make_pairs) if key == "label" else (functions.load_function, make_steps)
     try:
-        if key == "label":
-            rule: Rule = get_method(name)
-            label_of(rule("", "0"))
-        else:
-            rule = functions.load_function(str(name))
-            steps_of(rule, "1+1=?", "", "0")
+        rule: Rule = import_rule(str(name))
+        make([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
         valid = "grpo_verl_ext.rewards." + ("rules.correctness" if key == "label" else "steps.compute_score")
         raise IterateError(

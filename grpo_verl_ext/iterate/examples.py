@@ -1,4 +1,4 @@
-"""Make examples for a reward model from rollouts, hold some out, and replay earlier ones.
+"""Make examples for a reward model from rollouts, and hold some out.
 
 An example is a pair of a better and a worse response, or a response that is cut into steps, which a rule
 labels. Every random choice follows a seed.
@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.rewards.steps import CHARACTER_ENDS, REWARDS, StepRewardError, pieces, step_end_characters
-from grpo_verl_ext.runs.dumps import Response, dump_file, read_dump
+from grpo_verl_ext.runs.metrics import Response
 from grpo_verl_ext.utils.documents import Document, parse_lines
 from grpo_verl_ext.utils.files import write_whole
 
@@ -54,7 +54,7 @@ def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     """
     rng, pairs = random.Random(f"pairs/{seed}"), list[_Example]()
     for group in _by_prompt(responses):
-        labelled = [(each.output, label_of(rule(each.output, each.truth))) for each in group]
+        labelled = [(each.output, _label(rule(each.output, each.truth))) for each in group]
         every = {
             Pair(group[0].prompt, better, worse): None
             for (better, high), (worse, low) in product(labelled, repeat=2)
@@ -73,7 +73,7 @@ def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     for group in _by_prompt(responses):
         different = [*{each.output: each for each in group}.values()]
         drawn += rng.sample(different, min(per_prompt, len(different)))
-    examples = (steps_of(rule, each.prompt, each.output, each.truth) for each in drawn)
+    examples = (_steps(rule, each.prompt, each.output, each.truth) for each in drawn)
     return [example for example in examples if example.labels]
 
 
@@ -85,7 +85,7 @@ def _by_prompt(responses: Iterable[Response]) -> Iterator[list[Response]]:
     yield from groups.values()
 
 
-def label_of(result: object) -> float:
+def _label(result: object) -> float:
     """Return the number in the result of a rule."""
     value = result["score"] if isinstance(result, dict) else result
     if not isinstance(value, int | float):
@@ -95,7 +95,7 @@ def label_of(result: object) -> float:
     return float(value)
 
 
-def steps_of(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
+def _steps(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
     """Ask the rule for the steps of one response; of steps with the same end the last one counts."""
     returned = rule(data_source="", solution_str=response, ground_truth=truth, extra_info={"prompt": prompt})
     try:
@@ -124,16 +124,6 @@ def split_by_prompt(
     return sides
 
 
-def replayed(new: int, history: Sequence[_Example], *, share: float, seed: int) -> list[_Example]:
-    """Draw examples of all earlier rounds uniformly, without replacement.
-
-    Their number makes them ``share`` of the mixture with ``new`` ones: n = new · share / (1 − share),
-    rounded; all of them if there are fewer.
-    """
-    wanted = min(round(new * share / (1 - share)), len(history))
-    return random.Random(f"replay/{seed}").sample(history, wanted)
-
-
 def write_examples(file: Path, examples: Iterable[_Example]) -> None:
     """Write examples atomically, as one JSON object per line."""
     write_whole(file, "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in examples))
@@ -143,21 +133,3 @@ def read_examples(file: Path, kind: type[Any]) -> list[Any]:
     """Return the examples of one kind, `Pair` or `Steps`."""
     lines = file.read_bytes().split(b"\n")[:-1]
     return [*parse_lines(file, lines, kind, IterateError, what=f"not a {kind.__name__.lower()}")]
-
-
-def read_rollouts(folder: Path, steps: int) -> tuple[list[Response], list[int]]:
-    """Return the responses of all steps in the order in which verl wrote them, and the steps without a file.
-
-    A file is missing where a training was killed between its checkpoint and its dump.
-    """
-    found, missing = list[Response](), list[int]()
-    for step in range(1, steps + 1):
-        if (file := dump_file(folder, step)).is_file():
-            found += read_dump(file)
-        else:
-            missing.append(step)
-    if len(missing) == steps:
-        raise IterateError(
-            f"{folder} has no rollouts of steps 1 … {steps}; was trainer.rollout_data_dir overridden?"
-        )
-    return found, missing

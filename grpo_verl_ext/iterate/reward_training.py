@@ -47,16 +47,16 @@ def train_reward_model(
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([asdict(each) for each in examples]),
     )
-    before = held_out_accuracy(running.model.eval(), tokenizer, measured)
+    before = _accuracy(running.model.eval(), tokenizer, measured)
     running.train()
     running.save_model(target)
     if running.is_world_process_zero():
-        after = held_out_accuracy(running.model.eval(), tokenizer, measured)
+        after = _accuracy(running.model.eval(), tokenizer, measured)
         results = {"held_out_accuracy_before": before, "held_out_accuracy_after": after}
         (Path(target) / "results.json").write_text(json.dumps(results) + "\n")
 
 
-def held_out_accuracy(model: Any, tokenizer: Any, examples: Sequence[Pair | Steps]) -> float | None:
+def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Pair | Steps]) -> float | None:
     """Return the share of pairs whose better response has the higher score; None without an example.
 
     Of steps: the share with P(right) > ½ exactly where the label is right.

@@ -7,6 +7,7 @@ rewritten atomically after each of them. A part that the manifest has is not run
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,13 +24,12 @@ from grpo_verl_ext.iterate.examples import (
     make_pairs,
     make_steps,
     read_examples,
-    read_rollouts,
-    replayed,
     split_by_prompt,
     write_examples,
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
+from grpo_verl_ext.runs.metrics import dump_file, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
@@ -130,22 +130,32 @@ def _merge_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     return {}
 
 
-def collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
+def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
 
-    ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
-    response.
+    ``replay_from`` counts as an earlier round. Replayed pairs are drawn uniformly, without replacement: n new
+    ones are joined by n · share / (1 − share), or by all that there are. With ``step_label`` a "pair" is the
+    labelled steps of one response.
     """
-    reward = this.settings.reward_model
+    reward, steps = this.settings.reward_model, this.settings.policy.steps
+    files = {step: dump_file(this.run().rollouts, step) for step in range(1, steps + 1)}
+    # A file is missing where a training was killed between its checkpoint and its dump.
+    missing = [step for step, file in files.items() if not file.is_file()]
+    if len(missing) == steps:
+        raise IterateError(
+            f"{this.run().rollouts} has no rollouts of steps 1 … {steps}; was trainer.rollout_data_dir "
+            "overridden?"
+        )
+    responses = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
     kind, make = (Pair, make_pairs) if reward.step_label is None else (Steps, make_steps)
-    responses, missing = read_rollouts(this.run().rollouts, this.settings.policy.steps)
     pairs = make(responses, rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
     earlier = [pair for file in this.replayable for pair in read_examples(file, kind)]
     # The run's seed, not the round's: a held-out prompt is held out in every round, also of another run's.
     (train, held_out), (history, _) = (
         split_by_prompt(each, held_out=reward.held_out, seed=this.settings.seed) for each in (pairs, earlier)
     )
-    replay = replayed(len(train), history, share=reward.replay, seed=this.seed)
+    wanted = min(round(len(train) * reward.replay / (1 - reward.replay)), len(history))
+    replay = random.Random(f"replay/{this.seed}").sample(history, wanted)
     write_examples(this.training_pairs, train)
     write_examples(this.held_out_pairs, held_out)
     write_examples(this.mixture, [*train, *replay])
@@ -181,7 +191,7 @@ def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[st
 PARTS: dict[str, tuple[str, _Part]] = {
     "policy": ("verl trains the policy", _train_policy),
     "model": ("verl's merger makes a Hugging Face folder of it", _merge_policy),
-    "pairs": ("pairs from the rollouts, and a replay of earlier rounds", collect_pairs),
+    "pairs": ("pairs from the rollouts, and a replay of earlier rounds", _collect_pairs),
     "reward_model": ("TRL trains the reward model", _train_reward_model),
 }
 

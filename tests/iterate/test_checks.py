@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds, the_rule
+from grpo_verl_ext.iterate import checks
+from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
 from grpo_verl_ext.iterate.examples import Pair, write_examples
-from grpo_verl_ext.iterate.settings import IterateError, RewardModelSettings, read_settings
+from grpo_verl_ext.iterate.settings import IterateError, read_settings
 from grpo_verl_ext.rewards.rules import correctness
 from grpo_verl_ext.rewards.steps import compute_score
 
@@ -17,22 +18,32 @@ OF_STEPS = {"label": None, "step_label": STEP_RULE}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.fixture
+def rule_of(monkeypatch: pytest.MonkeyPatch):
+    """The rule of settings whose training is not checked."""
+    monkeypatch.setattr(checks.preflight, "check_training", lambda config: None)
+    return lambda settings: checked_rule(settings, OmegaConf.create())
+
+
 @pytest.mark.usefixtures("eight_gpus")
-def test_the_example_for_gpus_composes_in_every_round() -> None:
+def test_the_example_for_gpus_composes_in_every_round(rule_of) -> None:
     example = read_settings(EXAMPLES / "iterate_gsm8k.yaml")
     config = compose_rounds(example)
     assert (config.algorithm.adv_estimator, config.trainer.total_training_steps) == ("grpo_outcome", 100)
     assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
     assert config.reward.reward_manager.name == "naive", "round 1 has no reward model yet"
-    assert the_rule(example.reward_model)("#### 4", "4") == 1.0
+    assert rule_of(example)("#### 4", "4") == 1.0
 
 
-def test_the_examples_of_right_answers_compose_and_fit_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_right_answers_compose_and_fit_each_other(
+    monkeypatch: pytest.MonkeyPatch, rule_of
+) -> None:
     monkeypatch.setenv("START", "3")
     start = read_settings(EXAMPLES / "iterate_answers_start.yaml", ["seed=3"])
     rounds = read_settings(EXAMPLES / "iterate_answers.yaml", ["seed=103"])
     assert rounds.reward_model.start == f"{start.folder}/round-1/reward_model"
-    assert the_rule(start.reward_model) is the_rule(rounds.reward_model) is correctness
+    assert start.reward_model.label == rounds.reward_model.label
+    assert rule_of(start) is correctness
     one = read_settings(EXAMPLES / "iterate_answers.yaml", ["rounds=1", "policy.steps=16"])
     assert one.policy.steps == rounds.rounds * rounds.policy.steps, "as many samples"
 
@@ -89,14 +100,14 @@ def test_a_policy_that_fits_its_reward_model(settings, overrides, reward_model) 
         *(("step_label", name) for name in ("no.such.rule", RULE, "os.getcwd")),
     ],
 )
-def test_what_is_no_rule_is_named(rule: str, name: str) -> None:
+def test_what_is_no_rule_is_named(settings, rule_of, rule: str, name: str) -> None:
     with pytest.raises(IterateError, match=rf"reward_model\.{rule} is '{name}', which cannot be asked"):
-        the_rule(RewardModelSettings(**{rule: name}))
+        rule_of(settings(**{"label": None, rule: name}))
 
 
-def test_the_rule_of_steps_is_imported_and_tried() -> None:
-    assert the_rule(RewardModelSettings(step_label=STEP_RULE)) is compute_score
-    assert the_rule(RewardModelSettings(step_label=f"{EXAMPLES}/rewards/gsm8k_steps.py:compute_score"))
+def test_the_rule_of_steps_is_imported_and_tried(settings, rule_of) -> None:
+    assert rule_of(settings(**OF_STEPS)) is compute_score
+    assert rule_of(settings(label=None, step_label=f"{EXAMPLES}/rewards/gsm8k_steps.py:compute_score"))
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,15 @@ from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.examples import (
     Pair,
+    Rule,
     Steps,
-    label_of,
     make_pairs,
     make_steps,
     read_examples,
-    read_rollouts,
-    replayed,
     split_by_prompt,
-    steps_of,
     write_examples,
 )
-from grpo_verl_ext.iterate.rounds import collect_pairs
+from grpo_verl_ext.iterate.rounds import PARTS
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -32,7 +29,7 @@ from grpo_verl_ext.iterate.settings import (
     Round,
 )
 from grpo_verl_ext.rewards.steps import compute_score
-from grpo_verl_ext.runs.dumps import CorruptDumpError, Response
+from grpo_verl_ext.runs.metrics import CorruptDumpError, Response
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -79,7 +76,9 @@ class TestPairs:
         assert sorted((pair.chosen, pair.rejected) for pair in pairs) == [("4", "5"), ("5", "4")]
 
     def test_a_rule_has_to_return_a_number(self) -> None:
-        assert label_of({"score": 2}) == 2.0
+        scores = {"good": {"score": 2}, "bad": 1}
+        two = [response("p", output) for output in scores]
+        assert make_pairs(two, lambda output, truth: scores[output], per_prompt=9, seed=1)
         with pytest.raises(IterateError, match=r"reward_model\.label returned 'good'"):
             make_pairs([response("p", "o")], lambda output, truth: "good", per_prompt=9, seed=1)
 
@@ -89,6 +88,11 @@ def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[
     ends = [place + 1 for place, sign in enumerate(solution_str) if sign == ";"]
     steps = [solution_str[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return {"step_rewards": [float(str(ground_truth) in step) for step in steps], "step_ends": ends}
+
+
+def steps_of(rule: Rule, prompt: str, output: str, truth: object) -> Steps:
+    (steps,) = make_steps([response(prompt, output, truth=truth)], rule, per_prompt=1, seed=1)
+    return steps
 
 
 class TestSteps:
@@ -162,29 +166,6 @@ class TestHeldOut:
         assert abs(len(held_out) - 800) < 101
 
 
-class TestReplay:
-    HISTORY = tuple(Pair(f"{i}", "a", "b") for i in range(300))
-
-    @pytest.mark.parametrize(
-        ("new", "share", "drawn"), [(90, 0.1, 10), (1, 0.5, 1), (90, 0.0, 0), (10_000, 0.1, 300)]
-    )
-    def test_the_share_of_the_mixture_as_far_as_there_are(self, new: int, share: float, drawn: int) -> None:
-        assert len(set(replayed(new, self.HISTORY, share=share, seed=1))) == drawn
-
-    def test_the_seed_decides(self) -> None:
-        first, again, other = (replayed(90, self.HISTORY, share=0.1, seed=seed) for seed in (1, 1, 2))
-        assert first == again != other
-
-    def test_it_is_uniform_over_history(self) -> None:
-        third = Counter(
-            int(pair.prompt) // 100
-            for seed in range(300)
-            for pair in replayed(90, self.HISTORY, share=0.1, seed=seed)
-        )
-        # 3000 draws, a third each: 1000 ± 26; four standard deviations.
-        assert all(abs(third[part] - 1000) < 104 for part in range(3)), third
-
-
 text = st.text(max_size=20)
 pairs = st.builds(Pair, text, text, text)
 steps = st.builds(Steps, text, st.lists(text, max_size=2), st.lists(st.booleans(), max_size=2))
@@ -219,42 +200,59 @@ def write_rollouts(folder: Path, step: int, outputs: list[str]) -> None:
     (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-class TestRollouts:
-    def test_the_responses_and_a_missing_step(self, tmp_path: Path) -> None:
-        write_rollouts(tmp_path, 1, ["four\u2028"])
-        write_rollouts(tmp_path, 3, ["five"])
-        responses, missing = read_rollouts(tmp_path, 3)
-        assert [(each.prompt, each.output, each.truth, each.step) for each in responses] == [
-            ("p0", "four\u2028", "a", 1),
-            ("p0", "five", "a", 3),
-        ]
-        assert missing == [2]
-
-    def test_no_rollouts_at_all(self, tmp_path: Path) -> None:
-        with pytest.raises(IterateError, match="has no rollouts of steps 1 … 2"):
-            read_rollouts(tmp_path, 2)
-
-    def test_a_broken_line_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "1.jsonl").write_text('{"input": "p"}\n')
-        with pytest.raises(CorruptDumpError, match=r"1\.jsonl, line 1, is no record"):
-            read_rollouts(tmp_path, 1)
-
-
-def rounds_of_steps(folder: Path, **reward_model: object) -> list[Round]:
-    """Two rounds with a response to each of 40 prompts, of one step."""
-    reward = RewardModelSettings(step_label="a.b", held_out=0.3, **reward_model)
+def rounds_of_steps(folder: Path, prompts: int = 40, **reward_model: object) -> list[Round]:
+    """Two rounds with a response to each prompt, of one step."""
+    reward = RewardModelSettings(**{"step_label": "a.b", "held_out": 0.3, **reward_model})
     policy = PolicySettings(overrides=[], steps=1)
     settings = IterateSettings(folder=str(folder), rounds=2, policy=policy, reward_model=reward)
     rounds = [Round(settings, number) for number in (1, 2)]
     for this in rounds:
-        write_rollouts(this.run().rollouts, 1, [f"a;{this.number};"] * 40)
+        write_rollouts(this.run().rollouts, 1, [f"a;{this.number};\u2028"] * prompts)
     return rounds
+
+
+def collect(this: Round) -> dict[str, Any]:
+    return PARTS["pairs"][1](this, OmegaConf.create({}), by_semicolons)
+
+
+def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(tmp_path: Path) -> None:
+    this, second = rounds_of_steps(tmp_path)
+    this.settings.policy.steps = 3
+    write_rollouts(rollouts := this.run().rollouts, 3, ["a;"])
+    assert collect(this)["responses"] == 41
+    assert collect(this)["steps_without_rollouts"] == [2]
+    (rollouts / "3.jsonl").write_text('{"input": "p"}\n')
+    with pytest.raises(CorruptDumpError, match=r"3\.jsonl, line 1, is no record"):
+        collect(this)
+    (second.run().rollouts / "1.jsonl").rename(second.run().rollouts / "9.jsonl")
+    with pytest.raises(IterateError, match="has no rollouts of steps 1 … 3"):
+        collect(second)
+
+
+@pytest.mark.parametrize(("share", "drawn"), [(0.1, 10), (0.5, 90), (0.0, 0), (0.9, 300)])
+def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: float, drawn: int) -> None:
+    """90 new ones and 10 old ones: 10 of 100. Drawn uniformly from all earlier ones, none twice."""
+    old = [Steps(f"p{i}", [f"old{i};"], [True]) for i in range(300)]
+    write_examples(history := tmp_path / "pairs.jsonl", old)
+    nothing_held_out = {"held_out": 1e-9, "replay": share, "replay_from": str(history)}
+    (this, _), third = rounds_of_steps(tmp_path, prompts=90, **nothing_held_out), Counter[int]()
+    draws = []
+    for seed in range(100 if share == 0.1 else 1):
+        this.seed = seed
+        assert collect(this)["replayed"] == drawn
+        draws.append({each.completions[0] for each in read_examples(this.mixture, Steps)[90:]})
+        assert len(draws[-1]) == drawn
+        third.update(int(each[3:-1]) // 100 for each in draws[-1])
+    if share == 0.1:
+        assert draws[0] != draws[1]
+        # 1000 draws, a third each: 333 ± 15; four standard deviations.
+        assert all(abs(third[part] - 333) < 60 for part in range(3)), third
 
 
 def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
     rounds = rounds_of_steps(tmp_path, replay=0.25)
     for this in rounds:
-        results = collect_pairs(this, OmegaConf.create({}), by_semicolons)
+        results = collect(this)
         assert results["responses"] == results["pairs"] + results["held_out"] == 40
     own = [read_examples(this.training_pairs, Steps) for this in rounds]
     mixture = read_examples(rounds[1].mixture, Steps)
@@ -270,7 +268,7 @@ def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(t
     old = [Steps(f"p{i}", ["old;"], [True]) for i in range(40)]
     write_examples(first := tmp_path / "pairs.jsonl", old)
     this, second = rounds_of_steps(tmp_path, replay=0.9, replay_from=str(first))
-    results = collect_pairs(this, OmegaConf.create({}), by_semicolons)
+    results = collect(this)
 
     own, held_out = (read_examples(file, Steps) for file in (this.training_pairs, this.held_out_pairs))
     mixture = read_examples(this.mixture, Steps)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples, write_examples
-from grpo_verl_ext.iterate.reward_training import held_out_accuracy, of_trl, train_reward_model
+from grpo_verl_ext.iterate.reward_training import of_trl, train_reward_model
 from grpo_verl_ext.rewards.learned import LearnedReward
 
 Job = dict[str, Any]
@@ -88,14 +88,22 @@ def test_nothing_held_out_measures_nothing(job: Job) -> None:
     assert set(trained(few(job)).values()) == {None}
 
 
-def test_accuracy_is_of_steps_or_of_pairs_whose_ties_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("job", "examples", "accuracy"),
+    [
+        ("!?", [Pair("p", better, worse) for better, worse in ("21", "11", "12")], 1 / 3),
+        ("!?-steps", [Steps("p", ["a", "b"], [True, False]), Steps("q", ["c"], [True])], 2 / 3),
+    ],
+    indirect=["job"],
+)
+def test_accuracy_is_of_steps_or_of_pairs_whose_ties_are_wrong(
+    job: Job, examples: list[Pair | Steps], accuracy: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores = {"p": [0.9, 0.6], "q": [0.51]}
     monkeypatch.setattr(LearnedReward, "scores_of_pieces", lambda self, prompt, steps: scores[prompt])
-    steps = [Steps("p", ["a", "b"], [True, False]), Steps("q", ["c"], [True])]
-    assert held_out_accuracy(None, None, steps) == pytest.approx(2 / 3)
     monkeypatch.setattr(LearnedReward, "score", lambda self, prompt, response: float(response))
-    pairs = [Pair("p", better, worse) for better, worse in ("21", "11", "12")]
-    assert held_out_accuracy(None, None, pairs) == pytest.approx(1 / 3)
+    write_examples(Path(job["held_out"]), examples)
+    assert set(trained(few(job)).values()) == {accuracy}
 
 
 @pytest.mark.parametrize("steps", [False, True])

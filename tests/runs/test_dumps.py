@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, read_dump
+from grpo_verl_ext.runs.metrics import CorruptDumpError, Response, read_dump
 
 
 def line(**changed: object) -> str:
@@ -14,27 +14,17 @@ def line(**changed: object) -> str:
     return json.dumps(record | changed, ensure_ascii=False)
 
 
-def test_a_uid_of_another_shape_is_its_own_prompt(tmp_path: Path) -> None:
-    file = tmp_path / "3.jsonl"
-    file.write_text(line(uid="one_two") + "\n" + line(uid="x") + "\n")
-    assert [response.prompt_id for response in read_dump(file)] == ["one_two", "x"]
-
-
 def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> None:
-    file = tmp_path / "3.jsonl"
-    # U+2028 is no end of a line in JSON, and verl leaves it as it is.
-    file.write_text(line() + "\n" + line(uid="a_b_1_0", output="\u2028", gts=None, score=0) + "\n")
+    """A uid of another shape is its own prompt, and padding is no response."""
+    (file := tmp_path / "3.jsonl").write_text(line() + "\n" + line(uid="a_b_1_0", gts=None, score=0) + "\n")
     assert read_dump(file) == [
         Response("a_b", "1+1=?", "2", "2", 1.0, 3),
-        Response("a_b", "1+1=?", "\u2028", None, 0.0, 3),
+        Response("a_b", "1+1=?", "2", None, 0.0, 3),
     ]
-
-
-def test_padding_is_no_response(tmp_path: Path) -> None:
-    file = tmp_path / "3.jsonl"
     padding = "pad" + "0123456789abcdef" * 2
-    file.write_text("".join(line(uid=uid) + "\n" for uid in (f"{padding}_0_0", f"{padding}_1_0", "pad_0_0")))
-    assert [response.prompt_id for response in read_dump(file)] == ["pad"]
+    uids = ("one_two", "x", f"{padding}_0_0", f"{padding}_1_0", "pad_0_0")
+    file.write_text("".join(line(uid=uid) + "\n" for uid in uids))
+    assert [response.prompt_id for response in read_dump(file)] == ["one_two", "x", "pad"]
 
 
 @pytest.mark.parametrize("text", ["\u2028 \u2029 \x85 \x0b \x0c", "\x00\x07\x1b[31m\r", "ß 𝔘 \ufffd"])

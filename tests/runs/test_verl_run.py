@@ -14,13 +14,12 @@ from grpo_verl_ext.verl_plugin.compose import composed
 
 
 def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) -> None:
-    run = VerlRun(tmp_path, ["trainer.logger=[file]", "trainer.total_training_steps=9"], steps=2)
-    assert run.arguments() == [
+    given = ["trainer.total_training_steps=9"]
+    assert VerlRun(tmp_path, given, steps=2).arguments() == [
         f"trainer.rollout_data_dir={tmp_path}/rollouts",
         f"trainer.validation_data_dir={tmp_path}/validation",
-        "trainer.logger=[file]",
-        "trainer.total_training_steps=9",
-        "trainer.logger=[file]",
+        *given,
+        "trainer.logger=[console,file]",
         "trainer.total_training_steps=2",
         f"trainer.default_local_dir={tmp_path}/checkpoints",
         "trainer.resume_mode=auto",
