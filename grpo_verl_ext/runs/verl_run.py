@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.override_parser.types import Quote, QuotedString
-
 from grpo_verl_ext.runs.child_process import MARK, ProcessFailedError, end_leftovers, run_logged
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics, read_metrics
 from grpo_verl_ext.utils.files import write_whole
@@ -24,7 +22,9 @@ _LOGGERS = re.compile(r"\+*trainer\.logger=(.*)")
 def hydra_value(text: str | Path) -> str:
     """Return the text, quoted where Hydra's grammar would otherwise not read it as one string."""
     plain = str(text)
-    return plain if _PLAIN.fullmatch(plain) else QuotedString(plain, Quote.single).with_quotes()
+    # Inside Hydra's quotes a backslash escapes only a quote; elsewhere it is literal.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), plain)
+    return plain if _PLAIN.fullmatch(plain) else f"'{escaped}'"
 
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
