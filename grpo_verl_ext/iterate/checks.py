@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from hydra.utils import get_method
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -94,9 +93,9 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
 def _import_rule(reward: RewardModelSettings) -> Rule:
     """Import the function that ``label`` or ``step_label`` names, try it once, and return it."""
     key, name = ("label", reward.label) if reward.step_label is None else ("step_label", reward.step_label)
-    import_rule, make = (get_method, make_pairs) if key == "label" else (functions.load_function, make_steps)
+    make = make_pairs if key == "label" else make_steps
     try:
-        rule: Rule = import_rule(str(name))
+        rule = functions.load_function(str(name))
         make([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
         valid = "grpo_verl_ext.rewards." + ("rules.correctness" if key == "label" else "steps.compute_score")

@@ -36,8 +36,8 @@ class RewardModelSettings:
             trained after round 1 and used from round 2 on.
         weight: its factor in the reward; 0 trains the reward model without using it.
         rule_weight: factor of the reward function's score in rounds that use a reward model.
-        label: dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a
-            prompt is better.
+        label: name of the rule ``(solution_str, ground_truth) → number`` that says which response of a prompt
+            is better, such as ``my_package.rules.f`` or ``path/to/file.py:f``.
         step_label: instead, a reward function that returns ``step_rewards`` and ``step_ends``: the model
             becomes a classifier of steps, which are right with a reward above 0. The function gets the
             prompt's text as ``extra_info["prompt"]``.

@@ -1,15 +1,18 @@
-"""Test one training in its folder: verl's command line, attempts, and whether it is finished."""
+"""Test one training in its folder: verl's command line, attempts, whether it is finished, any folder name."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.ablation.grid import read_grid, runs_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.verl_plugin.compose import composed
 
 
@@ -144,3 +147,25 @@ def test_a_run_that_ends_well_before_its_last_step_has_failed(
     monkeypatch.delenv("FAKE_END")
     fake.go()
     assert fake.is_finished()
+
+
+PARSER = OverridesParser.create()
+
+
+@given(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=12))
+@example("/runs/grpo,lr=1e-3/seed-1")
+@example("it's here")
+@example("\\'")
+@example("a\\")
+@example("${x}")
+@example("null")
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_hydra_reads_back_the_text(text: str) -> None:
+    # As in an absolute path: words such as null and numbers stand for themselves only there.
+    value = PARSER.parse_override(f"key={hydra_value('/' + text)}").value()
+    assert str(value) == "/" + text
+
+
+@pytest.mark.parametrize("plain", ["/tmp/a-b_c.d/e+f", "org/model"])
+def test_a_plain_path_stays_plain(plain: str) -> None:
+    assert hydra_value(plain) == plain
