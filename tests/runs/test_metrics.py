@@ -81,7 +81,7 @@ def test_a_response_may_hold_any_character(tmp_path: Path, text: str) -> None:
         ("", "Invalid JSON"),
         ("[1]", "it is a list"),
         ('"score"', "it is a str"),
-        (json.dumps({"input": "x", "output": "y"}), "'score'"),
+        (json.dumps({"input": "x", "output": "y"}), "'uid' is missing"),
         (dumped(score="1"), "score is a str"),
         (dumped(score=None), "score is a NoneType"),
         (dumped(score=math.nan), "score is nan"),
