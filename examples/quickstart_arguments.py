@@ -1,4 +1,4 @@
-"""Parse the arguments of quickstart.sh and smollm2.sh, and refuse folders that they could damage.
+"""Parse the arguments of quickstart.sh and smollm2.sh, refuse folders that they could damage, name stages.
 
 Standard library only: the scripts start this file before anything is installed.
 """
@@ -7,7 +7,8 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -105,6 +106,74 @@ def another(folder: Path, example: Example = QUICKSTART) -> str:
     return next(name for name in names if not os.path.exists(name) and Path(name).resolve() != folder)
 
 
+EXPECTED_SECONDS = {"install": 30.0, "prepare": 40.0, "start": 60.0, "step": 6.5}
+"""On 2 cores without a GPU; a step of the default run includes its share of tests and checkpoints."""
+
+STAGES = ("install", "prepare", "start", "train")
+
+
+class Stages:
+    """Print each stage as it begins, and how long it took when it ends.
+
+    ``started`` is the time at which quickstart.sh announced the installation; None if it did not.
+    """
+
+    def __init__(self, started: float | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.started = clock() if started is None else started
+        self.began = self.started
+        self.current = "" if started is None else STAGES[0]
+
+    def begin(self, stage: str, what: str, seconds: float, shortcut: str = "") -> None:
+        """End the previous stage and announce this one; do nothing if it is the current stage.
+
+        Args:
+            stage: one of ``STAGES``.
+            what: description of the stage.
+            seconds: time that it takes on 2 cores.
+            shortcut: when it takes less time.
+        """
+        if stage == self.current:
+            return
+        self.end()
+        self.current, self.began = stage, self.clock()
+        number = f"[{STAGES.index(stage) + 1}/{len(STAGES)}]"
+        print(f"{number} {what}: {about(seconds)} on 2 cores{shortcut}.", flush=True)
+
+    def end(self) -> None:
+        """Print how long the current stage took, if there is one."""
+        if self.current:
+            now = self.clock()
+            print(
+                f"      took {minutes(now - self.began)}; {minutes(now - self.started)} since the start",
+                flush=True,
+            )
+        self.current = ""
+
+    def seconds(self) -> float:
+        """Return the seconds since the start."""
+        return round(self.clock() - self.started, 1)
+
+
+def about(seconds: float) -> str:
+    """Return a rough time in words: ``about 30 s``, ``about 2 minutes``."""
+    if seconds < 55:
+        return f"about {max(5, 5 * round(seconds / 5))} s"
+    whole = round(seconds / 60)
+    return f"about {whole} minute{'s' * (whole > 1)}"
+
+
+def minutes(seconds: float) -> str:
+    """Return a measured time as ``1:05``."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
 if __name__ == "__main__":
     name, *rest = sys.argv[1:]
     check_out(parse_arguments(EXAMPLES[name], rest)[0].out, EXAMPLES[name])
+    Stages().begin(
+        "install",
+        "Installing verl, vLLM for the processor and this package",
+        EXPECTED_SECONDS["install"],
+        ", a few seconds if they are installed already",
+    )

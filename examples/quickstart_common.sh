@@ -16,7 +16,6 @@ if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; 
   for argument in "$@"; do
     if [[ $argument == -h || $argument == --help ]]; then exit; fi
   done
-  "$python" examples/quickstart_stages.py
 fi
 bash examples/setup_cpu.sh "$extras" ${REQUIREMENTS:+"$REQUIREMENTS"}
 # Modules compiled once serve every process that the run starts.

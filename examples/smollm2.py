@@ -8,10 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from quickstart_arguments import SMOLLM2
-from quickstart_run import go, open_run_folder, prepare, run_example, settings_of
-from quickstart_stages import Stages
-from quickstart_summary import draw_learning_curve, write_summary
+from quickstart import (
+    draw_learning_curve,
+    go,
+    open_run_folder,
+    prepare,
+    run_example,
+    settings_of,
+    write_summary,
+)
+from quickstart_arguments import SMOLLM2, Stages
 from smollm2_summary import sentences, summarize
 
 from grpo_verl_ext.runs.child_process import marked

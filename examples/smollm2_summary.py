@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quickstart_summary import TRAIN_SCORE, accuracy_by_step
+from quickstart import TRAIN_SCORE, accuracy_by_step
 from statsmodels.stats.proportion import proportion_confint
 
 from grpo_verl_ext.ablation.measures import compare
-from grpo_verl_ext.runs.dumps import Response, dump_file, read_dump
+from grpo_verl_ext.runs.metrics import Response, dump_file, read_dump
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 CONFIDENCE = 0.95

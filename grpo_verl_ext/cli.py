@@ -303,11 +303,11 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """
     from grpo_verl_ext.iterate.settings import IterateError, read_settings
     from grpo_verl_ext.runs.child_process import ProcessFailedError
-    from grpo_verl_ext.runs.metrics import CorruptMetricsError
+    from grpo_verl_ext.runs.metrics import CorruptDumpError, CorruptMetricsError
     from grpo_verl_ext.runs.provenance import CheckoutError
 
-    errors = (IterateError, ProcessFailedError, CorruptMetricsError, CheckoutError)
-    with one_message("iterate", *errors, elsewhere=_ANOTHER_FOLDER):
+    errors = (IterateError, ProcessFailedError, CorruptDumpError, CorruptMetricsError, CheckoutError)
+    with one_message("iterate", *errors, extra="iterate", elsewhere=_ANOTHER_FOLDER):
         from grpo_verl_ext.iterate.terminal import run_iterate
 
         run_iterate(read_settings(config, overrides or []))

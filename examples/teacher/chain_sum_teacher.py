@@ -114,7 +114,7 @@ def complete_responses(folder: Path, chats: list[Any], *, budget: int, seed: int
             model, tokenizer, [chats[number] for number in missing],
             temperature=1.0, max_response_tokens=budget, seed=seed,
         )  # fmt: skip
-        for number, tokens in zip(missing, sampled.tokens[:, sampled.prompt_width :], strict=True):
+        for number, tokens in zip(missing, sampled, strict=True):
             text = tokenizer.decode(tokens, skip_special_tokens=True)
             # and the end of the response
             if tokenizer.eos_token_id in tokens and len(policy(text)["input_ids"]) + 1 <= budget:

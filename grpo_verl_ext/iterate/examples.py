@@ -1,4 +1,4 @@
-"""Make examples for a reward model from rollouts, hold some out, and replay earlier ones.
+"""Make examples for a reward model from rollouts, and hold some out.
 
 An example is a pair of a better and a worse response, or a response that is cut into steps, which a rule
 labels. Every random choice follows a seed.
@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.rewards.steps import CHARACTER_ENDS, REWARDS, StepRewardError, pieces, step_end_characters
-from grpo_verl_ext.runs.dumps import CorruptDumpError, Response, dump_file, read_dump
+from grpo_verl_ext.runs.metrics import Response
 from grpo_verl_ext.utils.documents import Document, parse_lines
 from grpo_verl_ext.utils.files import write_whole
 
@@ -51,13 +51,10 @@ def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     """Make pairs of different responses to one prompt at one step whose labels differ; none occurs twice.
 
     At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
-
-    Raises:
-        IterateError: the rule returned no number.
     """
     rng, pairs = random.Random(f"pairs/{seed}"), list[_Example]()
     for group in _by_prompt(responses):
-        labelled = [(each.output, label_of(rule(each.output, each.truth))) for each in group]
+        labelled = [(each.output, _label(rule(each.output, each.truth))) for each in group]
         every = {
             Pair(group[0].prompt, better, worse): None
             for (better, high), (worse, low) in product(labelled, repeat=2)
@@ -71,15 +68,12 @@ def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     """Label the steps of at most ``per_prompt`` different responses to one prompt at one training step.
 
     They are drawn uniformly. Responses without steps are left out.
-
-    Raises:
-        IterateError: the rule returned something other than steps that fit the response.
     """
     rng, drawn = random.Random(f"steps/{seed}"), list[Response]()
     for group in _by_prompt(responses):
         different = [*{each.output: each for each in group}.values()]
         drawn += rng.sample(different, min(per_prompt, len(different)))
-    examples = (steps_of(rule, each.prompt, each.output, each.truth) for each in drawn)
+    examples = (_steps(rule, each.prompt, each.output, each.truth) for each in drawn)
     return [example for example in examples if example.labels]
 
 
@@ -91,7 +85,7 @@ def _by_prompt(responses: Iterable[Response]) -> Iterator[list[Response]]:
     yield from groups.values()
 
 
-def label_of(result: object) -> float:
+def _label(result: object) -> float:
     """Return the number in the result of a rule."""
     value = result["score"] if isinstance(result, dict) else result
     if not isinstance(value, int | float):
@@ -101,19 +95,14 @@ def label_of(result: object) -> float:
     return float(value)
 
 
-def steps_of(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
-    """Ask the rule for the steps of one response; of steps with the same end the last one counts.
-
-    Raises:
-        IterateError: the rule returned something other than steps that fit the response.
-    """
+def _steps(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
+    """Ask the rule for the steps of one response; of steps with the same end the last one counts."""
     returned = rule(data_source="", solution_str=response, ground_truth=truth, extra_info={"prompt": prompt})
-    if not isinstance(returned, dict) or CHARACTER_ENDS not in returned:
-        raise IterateError(
-            f"reward_model.step_label returned {returned!r:.200}; valid is a dictionary with {REWARDS} and "
-            f"{CHARACTER_ENDS}"
-        )
     try:
+        if not isinstance(returned, dict) or CHARACTER_ENDS not in returned:
+            raise StepRewardError(
+                f"it returned {returned!r:.200}; valid is a dictionary with {REWARDS} and {CHARACTER_ENDS}"
+            )
         ends = step_end_characters(returned, range(len(response)), lambda _: response)
     except StepRewardError as error:
         raise IterateError(f"reward_model.step_label: {error}") from error
@@ -135,47 +124,12 @@ def split_by_prompt(
     return sides
 
 
-def replayed(new: int, history: Sequence[_Example], *, share: float, seed: int) -> list[_Example]:
-    """Draw examples of all earlier rounds uniformly, without replacement.
-
-    Their number makes them ``share`` of the mixture with ``new`` ones: n = new · share / (1 − share),
-    rounded; all of them if there are fewer.
-    """
-    wanted = round(new * share / (1 - share))
-    return random.Random(f"replay/{seed}").sample(history, min(wanted, len(history)))
-
-
 def write_examples(file: Path, examples: Iterable[_Example]) -> None:
     """Write examples atomically, as one JSON object per line."""
     write_whole(file, "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in examples))
 
 
 def read_examples(file: Path, kind: type[Any]) -> list[Any]:
-    """Return the examples of one kind, `Pair` or `Steps`.
-
-    Raises:
-        IterateError: a line is not such an example.
-    """
+    """Return the examples of one kind, `Pair` or `Steps`."""
     lines = file.read_bytes().split(b"\n")[:-1]
     return [*parse_lines(file, lines, kind, IterateError, what=f"not a {kind.__name__.lower()}")]
-
-
-def read_rollouts(folder: Path, steps: int) -> tuple[list[Response], list[int]]:
-    """Return the responses of all steps in the order in which verl wrote them, and the steps without a file.
-
-    A file is missing where a training was killed between its checkpoint and its dump.
-
-    Raises:
-        IterateError: a line is not a record that verl wrote, or no step has a file.
-    """
-    files = {step: dump_file(folder, step) for step in range(1, steps + 1)}
-    missing = [step for step, file in files.items() if not file.is_file()]
-    if len(missing) == steps:
-        raise IterateError(
-            f"{folder} has no rollouts of steps 1 … {steps}; was trainer.rollout_data_dir overridden?"
-        )
-    try:
-        found = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
-    except CorruptDumpError as error:
-        raise IterateError(str(error)) from error
-    return found, missing

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,7 @@ from grpo_verl_ext.rewards.learned import LearnedReward
 
 
 def train_reward_model(
-    *,
-    start: str,
-    train: str,
-    held_out: str,
-    target: str,
-    seed: int,
-    trainer: dict[str, Any],
-    steps: bool = False,
+    *, start: str, train: str, held_out: str, target: str, seed: int, trainer: dict[str, Any], steps: bool
 ) -> None:
     """Train and save the model, and measure it on held-out examples before and after: ``results.json``.
 
@@ -46,39 +40,42 @@ def train_reward_model(
     tokenizer = AutoTokenizer.from_pretrained(start)
     set_seed(seed)  # a new head is drawn when the model is loaded
     architecture = AutoModelForTokenClassification if steps else AutoModelForSequenceClassification
-    trainer_class, config_class, fields = of_trl(trainer, steps=steps, output_dir=target, seed=seed)
+    trainer_class, config = of_trl(trainer, steps=steps, output_dir=target, seed=seed)
     running = trainer_class(
         model=architecture.from_pretrained(start, num_labels=2 if steps else 1, dtype=torch.float32),
-        args=config_class(**fields),
+        args=config(),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([asdict(each) for each in examples]),
     )
-    results = {"held_out_accuracy_before": _accuracy(running.model.eval(), tokenizer, measured)}
+    before = _accuracy(running.model.eval(), tokenizer, measured)
     running.train()
     running.save_model(target)
     if running.is_world_process_zero():
-        results["held_out_accuracy_after"] = _accuracy(running.model.eval(), tokenizer, measured)
-        if steps:
-            labels = [label for example in measured for label in example.labels]
-            results["held_out_steps_right"] = sum(labels) / len(labels) if labels else None
+        after = _accuracy(running.model.eval(), tokenizer, measured)
+        results = {"held_out_accuracy_before": before, "held_out_accuracy_after": after}
         (Path(target) / "results.json").write_text(json.dumps(results) + "\n")
 
 
-def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Any]) -> float | None:
-    if not examples:
-        return None
-    if isinstance(examples[0], Steps):
-        return step_accuracy(LearnedReward(model, tokenizer).scores_of_pieces, examples)
-    return LearnedReward(model, tokenizer).accuracy(*zip(*map(astuple, examples), strict=True))
+def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Pair | Steps]) -> float | None:
+    """Return the share of pairs whose better response has the higher score; None without an example.
+
+    Of steps: the share with P(right) > ½ exactly where the label is right.
+    """
+    learned, hits = LearnedReward(model, tokenizer), list[bool]()
+    for each in examples:
+        if isinstance(each, Pair):
+            hits.append(learned.score(each.prompt, each.chosen) > learned.score(each.prompt, each.rejected))
+        else:
+            scores = learned.scores_of_pieces(each.prompt, each.completions)
+            hits += [(score > 0.5) == label for score, label in zip(scores, each.labels, strict=True)]
+    return sum(hits) / len(hits) if hits else None
 
 
-def of_trl(
-    trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int
-) -> tuple[Any, Any, dict[str, Any]]:
-    """Return TRL's trainer of pairs or of steps, its class of settings, and their fields.
+def of_trl(trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int) -> tuple[Any, partial[Any]]:
+    """Return TRL's trainer of pairs or of steps, and its settings: our defaults, overridden by the user's.
 
-    These are our defaults, overridden by the user's. The separator of steps is empty, since a step of ours
-    ends where the rule says.
+    Raises:
+        TypeError: the user's have ``step_separator``: a step of ours ends where the rule says.
     """
     if steps:
         from trl.experimental.prm import PRMConfig as Config
@@ -86,29 +83,14 @@ def of_trl(
     else:
         from trl import RewardConfig as Config
         from trl import RewardTrainer as Trainer
-    return (
-        Trainer,
-        Config,
-        {
-            **{"output_dir": output_dir, "seed": seed, "report_to": "none", "save_strategy": "no"},
-            **{"max_length": None, "num_train_epochs": 1},
-            **dict.fromkeys(("bf16", "gradient_checkpointing"), torch.accelerator.is_available()),
-            **({"step_separator": ""} if steps else {"center_rewards_coefficient": 0.01}),
-            **trainer,
-        },
-    )
-
-
-def step_accuracy(
-    scores: Callable[[str, Sequence[str]], list[float]], examples: Sequence[Steps]
-) -> float | None:
-    """Return the share of steps with P(right) > ½ exactly where the label is right; None without a step."""
-    hits = [
-        (score > 0.5) == label
-        for example in examples
-        for score, label in zip(scores(example.prompt, example.completions), example.labels, strict=True)
-    ]
-    return sum(hits) / len(hits) if hits else None
+    fields = {
+        **{"output_dir": output_dir, "seed": seed, "report_to": "none", "save_strategy": "no"},
+        **{"max_length": None, "num_train_epochs": 1},
+        **dict.fromkeys(("bf16", "gradient_checkpointing"), torch.accelerator.is_available()),
+        **({} if steps else {"center_rewards_coefficient": 0.01}),
+        **trainer,
+    }
+    return Trainer, partial(Config, **fields, **({"step_separator": ""} if steps else {}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run the rounds: train the policy, merge it, measure it, collect pairs, train the reward model.
+"""Run the rounds: train the policy, merge it, collect pairs, train the reward model.
 
 Each part writes files that appear complete or not at all, and returns results for ``manifest.json``, which is
 rewritten atomically after each of them. A part that the manifest has is not run again.
@@ -7,16 +7,16 @@ rewritten atomically after each of them. A part that the manifest has is not run
 from __future__ import annotations
 
 import json
-import os
+import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.iterate import kl_to_first, reward_training
+from grpo_verl_ext.iterate import reward_training
 from grpo_verl_ext.iterate.examples import (
     Pair,
     Rule,
@@ -24,29 +24,26 @@ from grpo_verl_ext.iterate.examples import (
     make_pairs,
     make_steps,
     read_examples,
-    read_rollouts,
-    replayed,
     split_by_prompt,
     write_examples,
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
+from grpo_verl_ext.runs.metrics import dump_file, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
+_PYTHON = (sys.executable, "-m")
 
 
 @dataclass
 class RoundRecord:
-    """The record of one round.
+    """A round, with the results of its finished parts.
 
-    Attributes:
-        overrides: verl's command line.
-        parts: results of the finished parts, in order; with their commit and versions where the round was
-            resumed with others than it was begun with.
+    A part has its own commit and versions where the round was resumed with others than it was begun with.
     """
 
     round: int
@@ -66,19 +63,15 @@ class IterateManifest(Document):
     format: int = _FORMAT
 
     def write(self, folder: Path) -> None:
-        """Replace the file."""
+        """Replace the file atomically."""
         write_whole(folder / _MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
-
-    def finished(self, number: int, part: str) -> bool:
-        """Whether this part of this round is done."""
-        return len(self.rounds) >= number and part in self.rounds[number - 1].parts
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     """Return the folder's manifest, or a new one.
 
     Only ``rounds`` may differ from the settings with which it was begun, for more rounds continue the run,
-    and settings of a part that no round has finished.
+    and settings of the reward model's training until a round has finished it.
 
     Raises:
         IterateError: it cannot be read, or it was begun with other settings.
@@ -97,24 +90,17 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     before, now = (
         {key: value for key, value in leaves(each) if value != {}} for each in (manifest.settings, settings)
     )
+    may_differ = ["rounds"]
+    if all("reward_model" not in each.parts for each in manifest.rounds):
+        may_differ += ["reward_model.trainer.", "reward_model.launcher"]
     for key in before | now:
-        of_part = next((part for begin, part in _OF_PARTS.items() if key.startswith(begin)), None)
-        is_unread = of_part is not None and all(of_part not in each.parts for each in manifest.rounds)
-        if before.get(key) != now.get(key) and key != "rounds" and not is_unread:
+        if before.get(key) != now.get(key) and not key.startswith(tuple(may_differ)):
             raise IterateError(
                 f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
                 f"Type folder=<a new folder>, or the old value"
             )
     manifest.settings = settings
     return manifest
-
-
-_OF_PARTS = {
-    "measure.": "measure",
-    "reward_model.trainer.": "reward_model",
-    "reward_model.launcher": "reward_model",
-}
-"""Beginnings of settings → the only part that reads them."""
 
 
 _Part = Callable[[Round, DictConfig, Rule], dict[str, Any]]
@@ -126,18 +112,11 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     run = this.run()
     if not run.is_finished():
         run.go()
-    metrics = run.metrics()
-    before, after = (
-        {name: value for name, value in sorted(metrics.get(step, {}).items()) if name.startswith("val-core/")}
-        for step in (0, run.steps)
-    )
-    first, last = (metrics.get(step, {}).get("critic/score/mean") for step in (1, run.steps))
+    validated = {"validation_before": 0, "validation_after": run.steps}
+    metrics = {name: sorted(run.metrics().get(step, {}).items()) for name, step in validated.items()}
     return {
-        "steps": run.steps,
-        "validation_before": before,
-        "validation_after": after,
-        "score_first_step": first,
-        "score_last_step": last,
+        name: {key: value for key, value in values if key.startswith("val-core/")}
+        for name, values in metrics.items()
     }
 
 
@@ -145,57 +124,38 @@ def _merge_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
     if not this.model.exists():
         with appearing(this.model) as target:
-            checkpoint = str(this.run().last_checkpoint / "actor")
-            words = ["merge", "--backend", "fsdp", "--local_dir", checkpoint, "--target_dir", str(target)]
-            _run_module("verl.model_merger", words, this.folder / "merge.log")
+            folders = ["--local_dir", str(this.run().last_checkpoint / "actor"), "--target_dir", str(target)]
+            command = [*_PYTHON, "verl.model_merger", "merge", "--backend", "fsdp", *folders]
+            run_logged(command, this.folder / "merge.log")
     return {}
 
 
-def _measure_policy(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
-    """Measure the KL to the first policy, in nats per response."""
-    from verl.utils.config import omega_conf_to_dataclass
-
-    from grpo_verl_ext.verl_plugin.measure.data import first_rows
-
-    settings = this.settings.measure
-    if settings.prompts == 0:
-        return {"kl_to_first": None}
-    files, model = config.data.val_files, omega_conf_to_dataclass(config.actor_rollout_ref.model)
-    rows = first_rows(files, settings.prompts, model.tokenizer, config)
-    chats = [list(map(dict, row["raw_prompt"])) for row in rows]
-    if not chats:
-        raise IterateError(f"data.val_files={files} has no row to measure the policy on")
-    result = this.folder / "divergence.json"
-    job = {
-        "policy": str(this.model),
-        "first": str(config.actor_rollout_ref.model.path),
-        "chats": chats,
-        "batch_size": settings.batch_size,
-        "max_response_tokens": int(config.data.max_response_length),
-        "template": dict(config.data.get("apply_chat_template_kwargs") or {}),
-        "seed": this.seed,
-        "result": str(result),
-    }
-    _run_job(kl_to_first.__name__, job, this.folder / "divergence_job")
-    return dict(json.loads(result.read_text()))
-
-
-def collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
+def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
     """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
 
-    ``replay_from`` counts as an earlier round. With ``step_label`` a "pair" is the labelled steps of one
-    response.
+    ``replay_from`` counts as an earlier round. Replayed pairs are drawn uniformly, without replacement: n new
+    ones are joined by n · share / (1 − share), or by all that there are. With ``step_label`` a "pair" is the
+    labelled steps of one response.
     """
-    reward = this.settings.reward_model
+    reward, steps = this.settings.reward_model, this.settings.policy.steps
+    files = {step: dump_file(this.run().rollouts, step) for step in range(1, steps + 1)}
+    # A file is missing where a training was killed between its checkpoint and its dump.
+    missing = [step for step, file in files.items() if not file.is_file()]
+    if len(missing) == steps:
+        raise IterateError(
+            f"{this.run().rollouts} has no rollouts of steps 1 … {steps}; was trainer.rollout_data_dir "
+            "overridden?"
+        )
+    responses = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
     kind, make = (Pair, make_pairs) if reward.step_label is None else (Steps, make_steps)
-    responses, missing = read_rollouts(this.rollouts, this.settings.policy.steps)
     pairs = make(responses, rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
     earlier = [pair for file in this.replayable for pair in read_examples(file, kind)]
     # The run's seed, not the round's: a held-out prompt is held out in every round, also of another run's.
     (train, held_out), (history, _) = (
         split_by_prompt(each, held_out=reward.held_out, seed=this.settings.seed) for each in (pairs, earlier)
     )
-    replay = replayed(len(train), history, share=reward.replay, seed=this.seed)
+    wanted = min(round(len(train) * reward.replay / (1 - reward.replay)), len(history))
+    replay = random.Random(f"replay/{this.seed}").sample(history, wanted)
     write_examples(this.training_pairs, train)
     write_examples(this.held_out_pairs, held_out)
     write_examples(this.mixture, [*train, *replay])
@@ -221,15 +181,17 @@ def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[st
                 "trainer": reward.trainer,
                 "steps": reward.step_label is not None,
             }
-            _run_job(reward_training.__name__, job, this.folder / "reward_training", reward.launcher)
+            file = this.folder / "reward_training.json"
+            write_whole(file, json.dumps(job, indent=2) + "\n")
+            command = [*(reward.launcher or _PYTHON), reward_training.__name__, str(file)]
+            run_logged(command, file.with_suffix(".log"))
     return dict(json.loads((model / "results.json").read_text()))
 
 
 PARTS: dict[str, tuple[str, _Part]] = {
     "policy": ("verl trains the policy", _train_policy),
     "model": ("verl's merger makes a Hugging Face folder of it", _merge_policy),
-    "measure": ("KL to the first policy", _measure_policy),
-    "pairs": ("pairs from the rollouts, and a replay of earlier rounds", collect_pairs),
+    "pairs": ("pairs from the rollouts, and a replay of earlier rounds", _collect_pairs),
     "reward_model": ("TRL trains the reward model", _train_reward_model),
 }
 
@@ -254,30 +216,17 @@ def run_rounds(
     with alone_in(folder, IterateError):
         manifest = read_manifest(folder, asdict(settings))
         for number in range(1, settings.rounds + 1):
-            this, now = Round(settings, number), (git_revision(), versions())
+            this = Round(settings, number)
+            now: dict[str, Any] = {"git_revision": git_revision(), "versions": versions()}
             this.folder.mkdir(exist_ok=True)
             if len(manifest.rounds) < number:
-                manifest.rounds.append(RoundRecord(number, this.seed, this.overrides(), *now))
+                manifest.rounds.append(RoundRecord(number, this.seed, this.overrides(), **now))
             record = manifest.rounds[number - 1]
             manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
+            changed = {key: value for key, value in now.items() if value != getattr(record, key)}
             for name, (title, part) in parts.items():
                 if name not in record.parts:
                     say(this, title)
-                    of_others = {
-                        key: value
-                        for key, value in zip(("git_revision", "versions"), now, strict=True)
-                        if value != getattr(record, key)
-                    }
-                    record.parts[name] = part(this, config, rule) | of_others
+                    record.parts[name] = part(this, config, rule) | changed
                     manifest.write(folder)
     return manifest
-
-
-def _run_job(module: str, job: dict[str, Any], name: Path, launcher: Sequence[str] | None = None) -> None:
-    file = name.with_suffix(".json")
-    write_whole(file, json.dumps(job, indent=2) + "\n")
-    _run_module(module, [str(file)], name.with_suffix(".log"), launcher)
-
-
-def _run_module(module: str, words: Sequence[str], log: Path, launcher: Sequence[str] | None = None) -> None:
-    run_logged([*(launcher or (sys.executable, "-m")), module, *words], log, environment=os.environ)

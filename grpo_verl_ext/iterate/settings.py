@@ -14,8 +14,6 @@ from grpo_verl_ext.utils.documents import Document, read_yaml
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.utils.options import Count
 
-_Natural = Annotated[int, Field(ge=0)]
-
 
 class IterateError(ValueError):
     """The settings, or the folder they name, cannot be used; the message has the line to type."""
@@ -23,11 +21,10 @@ class IterateError(ValueError):
 
 @dataclass
 class PolicySettings:
-    """verl's command line with the first policy, M steps per round, and steps between checkpoints."""
+    """verl's command line with the first policy, and M steps per round."""
 
     overrides: list[str]
     steps: Count
-    save_freq: Count = 4
 
 
 @dataclass
@@ -39,8 +36,8 @@ class RewardModelSettings:
             trained after round 1 and used from round 2 on.
         weight: its factor in the reward; 0 trains the reward model without using it.
         rule_weight: factor of the reward function's score in rounds that use a reward model.
-        label: dotted name of the rule ``(solution_str, ground_truth) → number`` that says which response of a
-            prompt is better.
+        label: name of the rule ``(solution_str, ground_truth) → number`` that says which response of a prompt
+            is better, such as ``my_package.rules.f`` or ``path/to/file.py:f``.
         step_label: instead, a reward function that returns ``step_rewards`` and ``step_ends``: the model
             becomes a classifier of steps, which are right with a reward above 0. The function gets the
             prompt's text as ``extra_info["prompt"]``.
@@ -65,24 +62,15 @@ class RewardModelSettings:
     trainer: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class MeasureSettings:
-    """Rows of ``data.val_files``, from the first, for the KL to the first policy; 0: not measured."""
-
-    prompts: _Natural = 256
-    batch_size: Count = 64
-
-
 @dataclass(kw_only=True)
 class IterateSettings(Document):
     """All settings of ``grpo-verl-ext iterate``; ``folder`` gets everything that is written."""
 
     folder: str
     rounds: Count
-    seed: _Natural = 1
+    seed: Annotated[int, Field(ge=0)] = 1
     policy: PolicySettings
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
-    measure: MeasureSettings = field(default_factory=MeasureSettings)
 
 
 def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
@@ -108,24 +96,20 @@ def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
 class Round:
     """Round ``number`` ≥ 1 of a run: its seed, its files and its command line for verl.
 
-    Attributes:
-        seed: of the order of prompts, sampling, pairs and the reward model's training; runs of fewer than
-            1000 rounds with different seeds share none.
-        model: the policy after this round, as a Hugging Face folder.
-        own_reward_model: the reward model trained in this round; not there with nothing to train it on.
-        mixture: this round's and the replayed pairs, on which it is trained.
-        replayable: the files of pairs that this round may replay.
+    Runs of fewer than 1000 rounds with different seeds share no ``seed``. ``own_reward_model`` is trained on
+    ``mixture``, this round's pairs and some of ``replayable``; with an empty one it is not there.
     """
 
     def __init__(self, settings: IterateSettings, number: int) -> None:
         self.settings, self.number, self.seed = settings, number, settings.seed * 1000 + number
         self.folder = Path(settings.folder) / f"round-{number}"
-        self.rollouts, self.model = self.folder / "rollouts", self.folder / "model"
-        self.own_reward_model, self.mixture = self.folder / "reward_model", self.folder / "mixture.jsonl"
+        self.model, self.own_reward_model = self.folder / "model", self.folder / "reward_model"
+        self.mixture = self.folder / "mixture.jsonl"
         self.training_pairs, self.held_out_pairs = self.folder / "pairs.jsonl", self.folder / "held_out.jsonl"
         other = settings.reward_model.replay_from
         self.replayable = [] if other is None else [Path(other)]
-        self.replayable += [Round(settings, each).training_pairs for each in range(1, number)]
+        names = (f"round-{each}" for each in range(1, number))
+        self.replayable += [self.folder.with_name(name) / self.training_pairs.name for name in names]
 
     @property
     def before(self) -> Round:
@@ -144,11 +128,9 @@ class Round:
         """Return verl's command line: the user's, then policy and reward model of the round before."""
         before, reward = self.before, self.settings.reward_model
         words = [
-            f"trainer.save_freq={self.settings.policy.save_freq}",
-            f"trainer.test_freq={self.settings.policy.steps}",
+            *(f"trainer.test_freq={self.settings.policy.steps}", "trainer.save_freq=4"),
             "trainer.max_actor_ckpt_to_keep=1",
             *self.settings.policy.overrides,
-            f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
             f"data.seed={self.seed}",
             f"++actor_rollout_ref.rollout.seed={self.seed}",
         ]

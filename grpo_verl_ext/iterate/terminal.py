@@ -21,11 +21,12 @@ def print_rounds(settings: IterateSettings) -> None:
     """Print the parts of each round, which of them are done, and verl's command line."""
     console = make_console()
     manifest = read_manifest(Path(settings.folder), asdict(settings))
+    done = {record.round: record.parts for record in manifest.rounds}
     for number in range(1, settings.rounds + 1):
         this = Round(settings, number)
         console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
         for name, (title, _) in PARTS.items():
-            console.print(f"  {'done ' if manifest.finished(number, name) else 'to do'}  {name:12}  {title}")
+            console.print(f"  {'done ' if name in done.get(number, {}) else 'to do'}  {name:12}  {title}")
         console.print("  python3 " + shlex.join(this.run().command()))
 
 
@@ -50,26 +51,16 @@ def run_iterate(settings: IterateSettings) -> None:
 
 def _table(manifest: IterateManifest) -> Table:
     """Return the table of results, with one row per round."""
+    names = ("policy before", "policy after", "new pairs", "old pairs", "held out", "RM before", "RM after")
     caption = (
-        "KL to the first policy in nats per response. Policy: verl's val-core metrics. RM: share of held-out "
-        "pairs that the reward model orders rightly, before and after its training in the round; with "
-        "step_label of held-out steps that it classifies rightly."
+        "Policy: verl's val-core metrics. RM: share of held-out pairs that the reward model orders rightly, "
+        "or of steps that it classifies rightly, before and after its training in the round."
     )
-    shown = Table(title="iterative GRPO", caption=caption, caption_justify="left")
-    results = {
-        "policy": {"policy before": "validation_before", "policy after": "validation_after"},
-        "measure": {"KL": "kl_to_first"},
-        "pairs": {"new pairs": "pairs", "old pairs": "replayed", "held out": "held_out"},
-        "reward_model": {"RM before": "held_out_accuracy_before", "RM after": "held_out_accuracy_after"},
-    }
-    for name in ("round", *(column for columns in results.values() for column in columns)):
-        shown.add_column(name, justify="right")
+    shown = Table("round", *names, title="iterative GRPO", caption=caption, caption_justify="left")
+    keys = ("validation_before", "validation_after", "pairs", "replayed", "held_out")
     for record in manifest.rounds:
-        cells = [
-            record.parts.get(part, {}).get(name)
-            for part, columns in results.items()
-            for name in columns.values()
-        ]
+        found = {key: value for part in record.parts.values() for key, value in part.items()}
+        cells = map(found.get, (*keys, "held_out_accuracy_before", "held_out_accuracy_after"))
         shown.add_row(str(record.round), *map(_cell, cells))
     return shown
 

@@ -44,13 +44,6 @@ class LearnedReward:
         chat = [*messages, {"role": "assistant", "content": response}]
         return self._logits(self._tokenizer.apply_chat_template(chat, return_dict=False)).item()
 
-    def accuracy(self, prompts: Sequence[str], better: Sequence[str], worse: Sequence[str]) -> float:
-        """Return the share of pairs whose better response has the higher score, 0 … 1; a tie counts as 0."""
-        pairs = list(zip(prompts, better, worse, strict=True))
-        return sum(self.score(prompt, high) > self.score(prompt, low) for prompt, high, low in pairs) / len(
-            pairs
-        )
-
     def scores_of_steps(self, prompt: str, response: str, ends: Sequence[int]) -> list[float]:
         """Return for each step P(right | prompt, response up to the step's end), 0 … 1.
 

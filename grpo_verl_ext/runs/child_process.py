@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +32,18 @@ def run_logged(
     command: Sequence[str],
     log: Path,
     *,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
     while_running: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run ``command`` to its end, with its output in ``log``.
-
-    Args:
-        while_running: called twice a second.
+    """Run ``command`` as `run_to_its_end`, with its output in ``log``.
 
     Raises:
         ProcessFailedError: the command failed.
         KeyboardInterrupt: raised again after the child has ended.
     """
+    options = {"stderr": subprocess.STDOUT, "env": dict(environment)}
     with log.open("w") as output:
-        status = run_to_its_end(
-            command,
-            while_running=while_running,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-        )
+        status = run_to_its_end(command, while_running=while_running, stdout=output, **options)
     if status != 0:
         raise ProcessFailedError(
             f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(status)}; its "
@@ -119,44 +112,23 @@ MARK = "GRPO_VERL_EXT_RUN"
 
 def marked(value: str) -> list[psutil.Process]:
     """Return this user's running processes with that value of `MARK`, this process excepted."""
-    own = psutil.Process().pid
-    return [process for process in psutil.process_iter() if process.pid != own and _has(process, value)]
+    return [
+        process
+        for process in psutil.process_iter(["environ", "status"])
+        if (process.info["environ"] or {}).get(MARK) == value
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+        and process.pid != os.getpid()
+    ]
 
 
-def end_leftovers(value: str, *, patience: float) -> list[str]:
-    """Wait ``patience`` seconds, or until Ctrl-C, for marked processes to end by themselves, then end them.
-
-    Returns:
-        Names of the processes that had to be ended.
-    """
+def end_leftovers(value: str, *, patience: float) -> None:
+    """Wait ``patience`` seconds, or until Ctrl-C, for marked processes to end, then end the others."""
     try:
         psutil.wait_procs(marked(value), timeout=patience)
     finally:
-        names = _end(marked(value))
-    return names
-
-
-def _end(alive: list[psutil.Process]) -> list[str]:
-    names = [_name(process) for process in alive]
-    for end in (psutil.Process.terminate, psutil.Process.kill):
-        for process in alive:
-            try:
-                end(process)
-            except psutil.NoSuchProcess:
-                continue
-        _, alive = psutil.wait_procs(alive, timeout=5)
-    return names
-
-
-def _has(process: psutil.Process, value: str) -> bool:
-    try:
-        return bool(process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False  # it has ended meanwhile, or belongs to another user
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return str(process.name())
-    except psutil.NoSuchProcess:
-        return f"process {process.pid}"
+        alive = marked(value)
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for process in alive:
+                with suppress(psutil.NoSuchProcess):
+                    end(process)
+            _, alive = psutil.wait_procs(alive, timeout=5)

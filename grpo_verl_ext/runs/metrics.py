@@ -1,14 +1,16 @@
-"""Read the metrics that verl's file logger wrote, over all attempts of a run."""
+"""Read what verl wrote: its file logger's metrics, over all attempts of a run, and dumps of responses."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from grpo_verl_ext.utils.documents import parse_lines
 
@@ -40,15 +42,7 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
     """
     metrics: Metrics = {}
     for file in files:
-        lines = verls_lines(
-            file,
-            _Record,
-            CorruptMetricsError,
-            what="verl's metrics",
-            line="no record of verl's file logger",
-            only_whole=True,
-        )
-        for record in lines:
+        for record in _lines_of(file, _Record, CorruptMetricsError, what="metrics", only_whole=True):
             metrics.setdefault(record.step, {}).update(
                 (name, float(value) if value is not None and abs(value) <= _LARGEST else math.nan)
                 for name, value in record.data.items()
@@ -63,15 +57,54 @@ class _Record:
     data: dict[str, Any]
 
 
-def verls_lines(
-    file: Path, kind: type[_Kind], error: type[Exception], *, what: str, line: str, only_whole: bool
-) -> Iterator[_Kind]:
-    """Yield what verl wrote into a file, a JSON object per line.
+_PADDING = re.compile(r"pad[0-9a-f]{32}")
+"""Prompt ids of the rows with which verl fills up a batch; it dumps them, too."""
+_NUMBERS = re.compile(r"_[^_]*_\d+$")
+"""The end of verl's key ``<prompt>_<session>_<output>``; any other key is the prompt's."""
 
-    Args:
-        what: what the file is, for the message.
-        line: what a line that does not fit is not, for the message.
-        only_whole: leave out a last line without a line end.
+
+class CorruptDumpError(ValueError):
+    """A dump cannot be read, or a line is not a response that verl wrote; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """One line of a dump; its texts are without special tokens, as verl writes them.
+
+    Attributes:
+        prompt_id: equal for all responses to one prompt of a step.
+        truth: the ground truth, as in the dataset; None if it has none.
+    """
+
+    prompt_id: Annotated[str, Field(alias="uid"), AfterValidator(partial(_NUMBERS.sub, ""))]
+    prompt: Annotated[str, Field(alias="input")]
+    output: str
+    truth: Annotated[object, Field(alias="gts", default=None)]
+    score: FiniteFloat
+    step: int
+
+
+def dump_file(folder: Path, step: int) -> Path:
+    """Return the path of the file that verl writes for a step."""
+    return folder / f"{step}.jsonl"
+
+
+def read_dump(file: Path) -> list[Response]:
+    """Return the responses in a file, in verl's order, without padding.
+
+    Raises:
+        CorruptDumpError: it cannot be read, or a line is not a record that verl wrote. It is left in place.
+    """
+    responses = _lines_of(file, Response, CorruptDumpError, what="dump", only_whole=False)
+    return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]
+
+
+def _lines_of(
+    file: Path, kind: type[_Kind], error: type[Exception], *, what: str, only_whole: bool
+) -> Iterator[_Kind]:
+    """Yield what verl wrote into a file, a JSON object per line; ``what`` verl calls the file.
+
+    With ``only_whole`` a last line without a line end is left out.
 
     Raises:
         error: the file cannot be read, or a line does not fit. The file is left in place.
@@ -81,8 +114,9 @@ def verls_lines(
         # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
         with file.open("rb") as every:
             lines = (each for each in every if not only_whole or each.endswith(b"\n"))
-            yield from parse_lines(file, lines, kind, error, what=line, then=then)
+            yield from parse_lines(file, lines, kind, error, what=f"no record of verl's {what}", then=then)
     except OSError as unreadable:
+        reason = unreadable.strerror
         raise error(
-            f"{file} cannot be read as {what} ({unreadable.strerror}). It was left in place{then}"
+            f"{file} cannot be read as verl's {what} ({reason}). It was left in place{then}"
         ) from unreadable

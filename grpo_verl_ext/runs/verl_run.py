@@ -16,27 +16,15 @@ from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%+:-]+")
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
+_LOGGERS = re.compile(r"\+*trainer\.logger=(.*)")
 
 
 def hydra_value(text: str | Path) -> str:
     """Return the text, quoted where Hydra's grammar would otherwise not read it as one string."""
     plain = str(text)
-    if _PLAIN.fullmatch(plain):
-        return plain
     # Inside Hydra's quotes a backslash escapes only a quote; elsewhere it is literal.
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), plain)
-    return f"'{escaped}'"
-
-
-_LOGGERS = re.compile(r"\+*trainer\.logger=\s*\[?(?P<names>.*?)\]?\s*")
-
-
-def _also_into_a_file(overrides: Sequence[str]) -> list[str]:
-    """The override that adds verl's file logger, from which a run is resumed, to the loggers chosen last."""
-    chosen = [found["names"] for found in map(_LOGGERS.fullmatch, overrides) if found]
-    if not chosen or "file" in re.findall(r"\w+", chosen[-1]):
-        return []
-    return [f"trainer.logger=[{','.join(filter(None, (chosen[-1], 'file')))}]"]
+    return plain if _PLAIN.fullmatch(plain) else f"'{escaped}'"
 
 
 TRAINER = ("-m", "verl.trainer.main_ppo")
@@ -53,10 +41,7 @@ class VerlRun:
 
     ``attempt-N.log`` has verl's output and ``attempt-N.jsonl`` its metrics (verl overwrites that file
     whenever it starts). ``checkpoints/`` is where a later attempt resumes; ``rollouts/`` and ``validation/``
-    have the responses.
-
-    Attributes:
-        tracked_as: project and experiment for a tracker such as wandb; None: as the overrides say.
+    have the responses. A tracker such as wandb shows the run as ``tracked_as``, project and experiment.
     """
 
     folder: Path
@@ -68,11 +53,6 @@ class VerlRun:
     def checkpoints(self) -> Path:
         """verl's ``trainer.default_local_dir``."""
         return self.folder / "checkpoints"
-
-    @property
-    def last_checkpoint(self) -> Path:
-        """Folder of the checkpoint after the last step."""
-        return self.checkpoints / f"global_step_{self.steps}"
 
     @property
     def rollouts(self) -> Path:
@@ -87,18 +67,25 @@ class VerlRun:
     def arguments(self) -> list[str]:
         """Return the arguments of ``main_ppo``; ours win where an override would lose track of the run."""
         names = zip(("project_name", "experiment_name"), self.tracked_as or (), strict=False)
+        chosen = [found[1] for found in map(_LOGGERS.fullmatch, self.overrides) if found] or ["console"]
+        # A run is resumed from verl's file logger.
+        loggers = dict.fromkeys([*re.findall(r"""[^\s,\[\]'"]+""", chosen[-1]), "file"])
         return [
-            "trainer.logger=[console,file]",
             *(f"trainer.{key}={hydra_value(name)}" for key, name in names),
             f"trainer.rollout_data_dir={hydra_value(self.rollouts.resolve())}",
             f"trainer.validation_data_dir={hydra_value(self.validation.resolve())}",
             *self.overrides,
-            *_also_into_a_file(self.overrides),
+            f"trainer.logger=[{','.join(loggers)}]",
             f"trainer.total_training_steps={self.steps}",
             f"trainer.default_local_dir={hydra_value(self.checkpoints.resolve())}",
             "trainer.resume_mode=auto",
             f"hydra.run.dir={hydra_value((self.folder / 'hydra').resolve())}",
         ]
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """Folder of the checkpoint after the last step."""
+        return self.checkpoints / f"global_step_{self.steps}"
 
     @property
     def ray(self) -> WhichRay:
@@ -111,7 +98,8 @@ class VerlRun:
 
     def metrics(self) -> Metrics:
         """Return the metrics by step over all attempts."""
-        return read_metrics(self._attempts(".jsonl"))
+        attempts = self._attempts(".jsonl")
+        return read_metrics(attempts[number] for number in sorted(attempts))
 
     def has_ended(self, metrics: Metrics) -> bool:
         """Whether the last training step is in the metrics; a validation of that step alone is not enough."""
@@ -122,11 +110,7 @@ class VerlRun:
         return self.last_checkpoint.is_dir() and self.has_ended(self.metrics())
 
     def check_ended(self, log: Path) -> None:
-        """Refuse a run that ended well before its last step.
-
-        Raises:
-            ProcessFailedError: names the last step, and what may have ended the run.
-        """
+        """Refuse a run that ended with status 0 before its last step."""
         metrics = self.metrics()
         if not self.has_ended(metrics):
             last = max((step for step, values in metrics.items() if TRAINED in values), default=0)
@@ -138,37 +122,32 @@ class VerlRun:
 
     def next_attempt(self) -> Path:
         """Return the path of the next attempt's files, without suffix; a log marks an attempt as started."""
-        taken = [int(file.stem.rpartition("-")[2]) for file in self._attempts(".log")]
-        return self.folder / f"attempt-{max(taken, default=0) + 1}"
+        return self.folder / f"attempt-{max(self._attempts('.log'), default=0) + 1}"
 
     def go(self, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
         """Start verl, or resume it, and wait until it and its Ray have ended.
 
-        The caller must make sure that no other process starts the same run: processes that an earlier attempt
-        left running are ended.
-
-        Args:
-            on_metrics: called twice a second with `metrics`.
+        Processes that an earlier attempt left running are ended: no other process may start the same run.
+        ``on_metrics`` is called twice a second with `metrics`.
 
         Raises:
             ProcessFailedError: verl failed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        attempt = self.next_attempt()
-        metrics = attempt.with_suffix(".jsonl").resolve()
-        mark = str(self.folder.resolve())
+        attempt, mark = self.next_attempt(), str(self.folder.resolve())
+        log, metrics = attempt.with_suffix(".log"), str(attempt.with_suffix(".jsonl").resolve())
         end_leftovers(mark, patience=0)
         self.choose_checkpoint(attempt.name)
         try:
             run_logged(
                 [sys.executable, *self.command()],
-                attempt.with_suffix(".log"),
-                environment={**os.environ, METRICS_FILE: str(metrics), MARK: mark},
+                log,
+                environment={**os.environ, METRICS_FILE: metrics, MARK: mark},
                 while_running=lambda: on_metrics(self.metrics()),
             )
         finally:
             end_leftovers(mark, patience=_RAY_ENDS_WITHIN)
-        self.check_ended(attempt.with_suffix(".log"))
+        self.check_ended(log)
 
     def choose_checkpoint(self, attempt: str) -> None:
         """Make verl resume after the last step that was saved and logged; without one, from the start.
@@ -193,10 +172,6 @@ class VerlRun:
         else:
             tracker.unlink()
 
-    def _attempts(self, suffix: str) -> list[Path]:
-        files = [
-            (int(found[1]), file)
-            for file in self.folder.glob(f"attempt-*{suffix}")
-            if (found := _ATTEMPT.fullmatch(file.stem))
-        ]
-        return [file for _, file in sorted(files)]
+    def _attempts(self, suffix: str) -> dict[int, Path]:
+        files = self.folder.glob(f"attempt-*{suffix}")
+        return {int(found[1]): file for file in files if (found := _ATTEMPT.fullmatch(file.stem))}

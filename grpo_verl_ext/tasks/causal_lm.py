@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -106,27 +104,6 @@ def _one_thread_an_operator() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """A batch of prompts with one response each; prompts are padded on the left, responses on the right.
-
-    Attributes:
-        tokens: (B, P + R) prompt and response.
-        prompt_width: P.
-        prompt_mask: (B, P) 1 on the prompt's tokens.
-    """
-
-    tokens: Tensor
-    prompt_width: int
-    prompt_mask: Tensor
-
-    def response_mask(self, ends: Collection[int]) -> Tensor:
-        """Return (B, R), 1 up to and including the first end token of each response."""
-        responses = self.tokens[:, self.prompt_width :]
-        ended = torch.isin(responses, torch.tensor([*ends], device=responses.device))
-        return (ended.cumsum(dim=1) - ended.long() == 0).long()
-
-
 @torch.no_grad()
 def sample(
     model: PreTrainedModel,
@@ -136,19 +113,17 @@ def sample(
     temperature: float,
     max_response_tokens: int,
     seed: int,
-    template: Mapping[str, Any] = MappingProxyType({}),
-) -> Sampled:
-    """Generate one response per prompt without changing torch's global random state.
+) -> Tensor:
+    """Generate one response per prompt, (B, R), without changing torch's global random state.
 
     All chats are one batch; tokens are drawn from the whole distribution (no top-k, top-p or penalty).
 
     Args:
         tokenizer: must pad on the left.
         temperature: 0 takes the most likely token every time.
-        template: more arguments of the chat template.
     """
     batch = tokenizer.apply_chat_template(
-        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True, **template
+        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
     ).to(model.device)
     how: dict[str, Any] = (
         {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
@@ -158,5 +133,5 @@ def sample(
     how["repetition_penalty"] = 1.0  # a model's own generation settings may have one
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        tokens = model.generate(**batch, **how, max_new_tokens=max_response_tokens)
-    return Sampled(tokens, batch["input_ids"].shape[1], batch["attention_mask"])
+        tokens: Tensor = model.generate(**batch, **how, max_new_tokens=max_response_tokens)
+    return tokens[:, batch["input_ids"].shape[1] :]

@@ -32,7 +32,7 @@ def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     ]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "KL to" in finished.stdout
+    assert "RM after" in finished.stdout
 
     rounds = [
         record["parts"] for record in json.loads((tmp_path / "out" / "manifest.json").read_text())["rounds"]
@@ -44,8 +44,6 @@ def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     # 512 sampled responses each: the standard error of a difference is 0.03.
     assert last > before + 0.15, "over both rounds: one round's five steps gain 0.12 to 0.39"
     assert abs(again - after) < 0.1, "round 2 begins with the policy of round 1"
-    kl = [record["measure"]["kl_to_first"] for record in rounds]
-    assert kl[1] > kl[0] > 0.01
     # Over both rounds: round 2 holds out some thirty pairs, with a standard error of 0.07 and more.
     held_out = [record["pairs"]["held_out"] for record in rounds]
     right = [record["reward_model"]["held_out_accuracy_after"] for record in rounds]

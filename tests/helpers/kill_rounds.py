@@ -8,7 +8,6 @@ import json
 import random
 import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_verl_ext.iterate.rounds import PARTS, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateSettings,
-    MeasureSettings,
     PolicySettings,
     RewardModelSettings,
     Round,
@@ -34,9 +32,10 @@ def train_policy(this: Round, *_: object) -> dict[str, Any]:
 
     The policy of each round errs in a way of its own.
     """
-    this.rollouts.mkdir(parents=True, exist_ok=True)
+    rollouts = this.run().rollouts
+    rollouts.mkdir(parents=True, exist_ok=True)
     for step in range(1, this.settings.policy.steps + 1):
-        file = this.rollouts / f"{step}.jsonl"
+        file = rollouts / f"{step}.jsonl"
         if not file.exists():
             time.sleep(0.3)
             rng = random.Random(f"{this.seed}/{step}")
@@ -77,7 +76,6 @@ def settings(folder: str) -> IterateSettings:
         reward_model=RewardModelSettings(
             label="", held_out=0.2, trainer={"learning_rate": 3e-3, "max_steps": 60, "disable_tqdm": True}
         ),
-        measure=MeasureSettings(prompts=2),
     )
 
 
@@ -85,21 +83,7 @@ def main(folder: str, policy: str) -> None:
     """Run two of them in ``folder`` from this policy, and print each part that begins."""
     # The order of sums, and with it the reward model, shall not depend on the load.
     torch.set_num_threads(1)
-    data = Path(policy).parent / "val.parquet"
-    config = OmegaConf.create(
-        {
-            "actor_rollout_ref": {"model": {"_target_": "verl.workers.config.HFModelConfig", "path": policy}},
-            "data": {"val_files": str(data), "prompt_key": "prompt", "max_response_length": 4},
-        }
-    )
-    parts = {name: part for name, (_, part) in PARTS.items()} | {
-        "policy": train_policy,
-        "model": merge_policy,
-    }
-    run_rounds(
-        settings(folder),
-        config,
-        lambda response, truth: response[-1] in RIGHT,
-        say,
-        {name: (name, part) for name, part in parts.items()},
-    )
+    config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": policy}}})
+    parts = {name: (name, part) for name, (_, part) in PARTS.items()}
+    parts |= {"policy": ("policy", train_policy), "model": ("model", merge_policy)}
+    run_rounds(settings(folder), config, lambda response, truth: response[-1] in RIGHT, say, parts)

@@ -4,7 +4,7 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -36,18 +36,13 @@ def test_the_prompts_are_different_and_on_the_training_side(
         prompts.write(3, tmp_path, prompts=3001)
 
 
-class Judge:
-    """A reward model that scores a response by the number it ends with."""
-
-    def score(self, _prompt: str, response: str) -> float:
-        return float(response)
-
-
 def test_the_auc_is_over_all_prompts(
     module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a reward model that scores a response by the number that it is."""
     summary = module("iterate_answers_summary")
-    monkeypatch.setattr(summary.LearnedReward, "load", lambda _: Judge())
+    judge = SimpleNamespace(score=lambda _prompt, response: float(response))
+    monkeypatch.setattr(summary.LearnedReward, "load", lambda _: judge)
     held_out = tmp_path / "held_out.jsonl"
     # right 3 and 1, wrong 2 and 0: of the four pairs only (1, 2) is in the wrong order. The second pair comes
     # twice and counts once
@@ -59,17 +54,11 @@ def validation(folder: Path, step: int, answers: str) -> None:
     """As verl dumps it: the ground truth of prompt n is n."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
-        {
-            "input": f"{n}",
-            "output": f"<answer>{said}</answer>",
-            "gts": f"{n}",
-            "score": 0.0,
-            "step": step,
-            "uid": f"{n}",
-        }
+        {"input": f"{n}", "output": f"<answer>{said}</answer>", "gts": f"{n}", "score": 0.0, "uid": f"{n}"}
         for n, said in enumerate(answers)
     ]
-    (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    lines = [json.dumps(row | {"step": step}) + "\n" for row in reversed(rows)]
+    (folder / f"{step}.jsonl").write_text("".join(lines))
 
 
 def test_the_table_compares_two_rounds_with_one_training_by_prompt(
@@ -89,20 +78,13 @@ def test_the_table_compares_two_rounds_with_one_training_by_prompt(
             folder = tmp_path / f"{run}-seed-{seed}" / f"round-{number}" / "policy" / "validation"
             validation(folder, step, answers)
 
-    def table(*seeds: str) -> list[str]:
-        monkeypatch.setattr("sys.argv", ["iterate_answers_summary.py", *seeds])
-        summary.main()
-        return capsys.readouterr().out.splitlines()[2:]
-
-    seed, mean = table("7")
-    assert seed.startswith("| 7, 7 | 0.750 | 0.500 | 0.250 | 0.500 | 0.750 | 0.500 | +0.250 (")
+    monkeypatch.setattr("sys.argv", ["iterate_answers_summary.py", "8", "7", "107"])
+    summary.main()
+    _, _, seed, _, of_trainings, start, of_starts = capsys.readouterr().out.splitlines()
     # differences 0, 1, 1, −1: mean ¼, std √(11/12), t₃ = 3.182446
     half = 3.182446 * (11 / 12) ** 0.5 / 2
-    assert f"+0.250 ({0.25 - half:.3f} … {0.25 + half:.3f})" in seed
-    # an interval over starts needs two
-    assert mean.endswith("| 0.500 | +0.250 |")
-
-    *_, of_trainings, start, of_starts = table("8", "7", "107")
+    shown = f"+0.250 ({0.25 - half:.3f} … {0.25 + half:.3f})"
+    assert seed == f"| 7, 7 | 0.750 | 0.500 | 0.250 | 0.500 | 0.750 | 0.500 | {shown} |"
     # differences ¼ and 0: mean ⅛, std ¼/√2, t₁ = 12.706205
     half = 12.706205 * 0.25 / 2
     assert of_trainings.startswith("| 7, mean of 2 | 0.750 | 0.500 |")

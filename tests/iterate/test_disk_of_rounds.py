@@ -40,22 +40,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_a_folder_in_which_nothing_can_be_made(run: Run, tmp_path: Path) -> None:
+def test_a_closed_folder_a_full_disk_and_then_a_resume(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "closed" / "out"
     with read_only(tmp_path / "closed"):
         assert run() == (
             1,
-            f"iterate: {tmp_path}/closed/out: Permission denied; valid is a place that this user may read "
-            f"and write. Type: folder=<another>\n",
+            f"iterate: {folder}: Permission denied; valid is a place that this user may read and write. "
+            "Type: folder=<another>\n",
         )
-    assert run() == (0, "")
-
-
-def test_a_full_disk_and_then_a_resume(run: Run, tmp_path: Path) -> None:
-    full(tmp_path / "closed" / "out" / "manifest.json")
+    full(folder / "manifest.json")
     assert run() == (
         1,
-        f"iterate: {tmp_path}/closed/out/manifest.json: No space left on device. Free space there, and run "
-        f"the same command again; what was finished is kept\n",
+        f"iterate: {folder}/manifest.json: No space left on device. Free space there, and run the same "
+        "command again; what was finished is kept\n",
     )
     assert run() == (0, "")
 

@@ -32,7 +32,6 @@ def test_at_each_stage(tmp_path: Path, policy: Path) -> None:
         "rounds": 1,
         "policy": {"steps": 5, "overrides": overrides},
         "reward_model": {"label": "grpo_verl_ext.rewards.rules.format_reward"},
-        "measure": {"prompts": 0},
     }
     (tmp_path / "rounds.yaml").write_text(json.dumps(settings))
     words, said = ("iterate", "run", str(tmp_path / "rounds.yaml")), tmp_path / "said"
@@ -45,4 +44,4 @@ def test_at_each_stage(tmp_path: Path, policy: Path) -> None:
     attempts = sorted(each.name for each in (tmp_path / "out" / "round-1" / "policy").glob("attempt-*.jsonl"))
     assert attempts == ["attempt-2.jsonl", "attempt-3.jsonl"], "a part that is finished is not repeated"
     (record,) = json.loads((tmp_path / "out" / "manifest.json").read_text())["rounds"]
-    assert list(record["parts"]) == ["policy", "model", "measure", "pairs", "reward_model"]
+    assert list(record["parts"]) == ["policy", "model", "pairs", "reward_model"]

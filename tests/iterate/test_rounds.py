@@ -2,15 +2,11 @@
 
 import json
 import random
-import re
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import kill_rounds
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
@@ -18,7 +14,7 @@ from processes import Spoken
 
 from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.rounds import PARTS, RoundRecord, read_manifest, run_rounds
+from grpo_verl_ext.iterate.rounds import RoundRecord, read_manifest, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -30,14 +26,6 @@ from grpo_verl_ext.iterate.settings import (
 KILLS = 5
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.parts: list[tuple[int, str]] = []
-
-    def __call__(self, this: Round, title: str) -> None:
-        self.parts.append((this.number, title))
-
-
 def named(**parts: Any) -> dict[str, tuple[str, Any]]:
     return {name: (name, part) for name, part in parts.items()}
 
@@ -46,7 +34,8 @@ def nothing(this: Round, *given: object) -> dict[str, object]:
     return {}
 
 
-GIVEN = OmegaConf.create({}), lambda response, truth: 0
+def killed(this: Round, *given: object) -> dict[str, object]:
+    raise KeyboardInterrupt
 
 
 def settings(folder: Path, rounds: int = 2) -> IterateSettings:
@@ -58,86 +47,90 @@ def settings(folder: Path, rounds: int = 2) -> IterateSettings:
     )
 
 
+def run(of: IterateSettings, **parts: Any) -> list[tuple[int, str]]:
+    """The parts that were run."""
+    heard: list[tuple[int, str]] = []
+    rule = OmegaConf.create({}), lambda response, truth: 0
+    run_rounds(of, *rule, lambda this, title: heard.append((this.number, title)), named(**parts))
+    return heard
+
+
 def test_each_part_once_and_more_rounds_later(tmp_path: Path) -> None:
-    parts = named(one=lambda this, *given: {"seed": this.seed}, two=nothing)
-    heard = Heard()
-    run_rounds(settings(tmp_path), *GIVEN, heard, parts)
-    assert heard.parts == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
-    run_rounds(settings(tmp_path, rounds=3), *GIVEN, heard, parts)
-    assert heard.parts[4:] == [(3, "one"), (3, "two")]
-    manifest = read_manifest(tmp_path, asdict(settings(tmp_path, rounds=3)))
-    assert [record.parts["one"]["seed"] for record in manifest.rounds] == [1001, 1002, 1003]
+    parts = {"one": lambda this, *given: {"seed": this.seed}, "two": nothing}
+    assert run(settings(tmp_path), **parts) == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
+    assert run(settings(tmp_path, rounds=3), **parts) == [(3, "one"), (3, "two")]
+    assert [record.parts["one"]["seed"] for record in records(tmp_path)] == [1001, 1002, 1003]
+    assert {file.name for file in tmp_path.glob("*.*")} == {".lock", "manifest.json"}
 
 
-def test_a_part_that_fails_is_not_written_down(tmp_path: Path) -> None:
-    def fails(this: Round, *given: object) -> dict[str, object]:
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError, match="no"):
-        run_rounds(settings(tmp_path), *GIVEN, Heard(), named(one=nothing, two=fails))
-    heard = Heard()
-    run_rounds(settings(tmp_path), *GIVEN, heard, named(one=nothing, two=nothing))
-    assert heard.parts == [(1, "two"), (2, "one"), (2, "two")]
-
-
-def test_a_part_that_was_made_with_other_code_says_so(
+def test_a_part_that_fails_is_not_written_down_and_one_made_with_other_code_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(this: Round, *given: object) -> dict[str, object]:
-        raise KeyboardInterrupt
-
-    made = named(one=nothing, two=killed)
     monkeypatch.setattr(rounds, "git_revision", lambda: "aaa")
     with pytest.raises(KeyboardInterrupt):
-        run_rounds(settings(tmp_path, rounds=1), *GIVEN, Heard(), made)
+        run(settings(tmp_path, rounds=1), one=nothing, two=killed)
     monkeypatch.setattr(rounds, "git_revision", lambda: "bbb")
-    run_rounds(settings(tmp_path, rounds=1), *GIVEN, Heard(), named(one=nothing, two=nothing))
-    (record,) = read_manifest_of(tmp_path)
+    assert run(settings(tmp_path, rounds=1), one=nothing, two=nothing) == [(1, "two")]
+    (record,) = records(tmp_path)
     assert record.git_revision == "aaa"
     assert record.parts == {"one": {}, "two": {"git_revision": "bbb"}}
 
 
 def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(tmp_path: Path) -> None:
-    def killed(this: Round, *given: object) -> dict[str, object]:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_rounds(settings(tmp_path), *GIVEN, Heard(), named(one=killed))
+        run(settings(tmp_path), one=killed)
     changed = settings(tmp_path)
     changed.policy.steps = 9
     with pytest.raises(IterateError, match=r"begun with another policy\.steps: 1 there, 9 now"):
-        run_rounds(changed, *GIVEN, Heard(), named(one=nothing))
+        run(changed, one=nothing)
+
+
+@pytest.mark.parametrize("setting", [{"trainer": {"per_device_train_batch_size": 4}}, {"launcher": ["a"]}])
+def test_settings_of_the_reward_model_may_change_until_it_is_trained(
+    tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    """Such as those with which it was out of memory, after the policy was trained."""
+    changed = settings(tmp_path, rounds=1)
+    for name, value in setting.items():
+        setattr(changed.reward_model, name, value)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings(tmp_path, rounds=1), policy=nothing, reward_model=killed)
+    assert run(changed, policy=nothing, reward_model=nothing) == [(1, "reward_model")]
+    with pytest.raises(IterateError, match=r"begun with another reward_model\.(trainer|launcher)"):
+        run(settings(tmp_path, rounds=1), policy=nothing, reward_model=nothing)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "3", '{"rounds": [{}], "settings": {}, "format": 1}'),
+        '{"rounds": [], "settings": {}, "format": 99}',
+    ],
+)
+def test_what_is_no_manifest_is_named_and_left(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(IterateError, match=r"manifest\.json is not a manifest"):
+        run(settings(tmp_path))
+    assert (tmp_path / "manifest.json").read_text() == text
 
 
 def test_one_process_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(IterateError, match="another process works in"):
-        run_rounds(settings(tmp_path), *GIVEN, Heard(), {})
+        run(settings(tmp_path))
 
 
-def test_the_parts_are_those_of_the_algorithm() -> None:
-    assert list(PARTS) == ["policy", "model", "measure", "pairs", "reward_model"]
-
-
-@pytest.fixture
-def data(policy: Path) -> None:
-    chats = [[{"role": "user", "content": f"{n}+1=?"}] for n in range(3)]
-    pq.write_table(pa.table({"prompt": chats}), policy.parent / "val.parquet")
-
-
-def read_manifest_of(folder: Path) -> list[RoundRecord]:
-    settings = json.loads((folder / "manifest.json").read_text())["settings"]
-    return read_manifest(folder, settings).rounds
+def records(folder: Path) -> list[RoundRecord]:
+    return read_manifest(folder, json.loads((folder / "manifest.json").read_text())["settings"]).rounds
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("data")
 def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Path, policy: Path) -> None:
     def start(name: str, attempt: int = 0) -> Spoken:
         said = tmp_path / f"said-{name}-{attempt}"
         return Spoken(kill_rounds.main, str(tmp_path / name), str(policy), folder=said)
 
-    # verl's dataset says more on the same stream.
-    assert len(re.findall(r"^[12] \w+$", start("unbroken").said(), re.M)) == 2 * len(PARTS)
+    parts = ["policy", "model", "pairs", "reward_model"]
+    assert start("unbroken").said().split() == [word for n in "12" for part in parts for word in (n, part)]
 
     rng = random.Random(20260101)
     for attempt in range(KILLS):
@@ -154,7 +147,7 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     )
     assert killed == unbroken
     assert not list((tmp_path / "killed").glob("**/*.partial"))
-    first, second = (record.parts["reward_model"] for record in read_manifest_of(tmp_path / "killed"))
+    first, second = (record.parts["reward_model"] for record in records(tmp_path / "killed"))
     assert first["held_out_accuracy_after"] > 0.9
     # What the policy of round 2 does is new to the reward model of round 1.
     assert second["held_out_accuracy_before"] < first["held_out_accuracy_after"]

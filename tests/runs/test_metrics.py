@@ -1,11 +1,18 @@
-"""Test metrics of several attempts at one run."""
+"""Test reading what verl wrote: metrics of several attempts at one run, and dumps of responses."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.runs.metrics import CorruptMetricsError, read_metrics
+from grpo_verl_ext.runs.metrics import (
+    CorruptDumpError,
+    CorruptMetricsError,
+    Response,
+    read_dump,
+    read_metrics,
+)
 
 
 def line(step: int, **data: float) -> str:
@@ -37,3 +44,61 @@ def test_a_whole_line_that_is_no_record_is_named(tmp_path: Path, broken: str) ->
     with pytest.raises(CorruptMetricsError, match=r"attempt-1\.jsonl, line 2, is no record"):
         read_metrics([file])
     assert file.read_text().endswith(broken + "\n")
+
+
+def dumped(**changed: object) -> str:
+    record = {"input": "1+1=?", "output": "2", "gts": "2", "score": 1.0, "step": 3, "uid": "a_b_0_0"}
+    return json.dumps(record | changed, ensure_ascii=False)
+
+
+def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> None:
+    """A uid of another shape is its own prompt, and padding is no response."""
+    (file := tmp_path / "3.jsonl").write_text(
+        dumped() + "\n" + dumped(uid="a_b_1_0", gts=None, score=0) + "\n"
+    )
+    assert read_dump(file) == [
+        Response("a_b", "1+1=?", "2", "2", 1.0, 3),
+        Response("a_b", "1+1=?", "2", None, 0.0, 3),
+    ]
+    padding = "pad" + "0123456789abcdef" * 2
+    uids = ("one_two", "x", f"{padding}_0_0", f"{padding}_1_0", "pad_0_0")
+    file.write_text("".join(dumped(uid=uid) + "\n" for uid in uids))
+    assert [response.prompt_id for response in read_dump(file)] == ["one_two", "x", "pad"]
+
+
+@pytest.mark.parametrize("text", ["\u2028 \u2029 \x85 \x0b \x0c", "\x00\x07\x1b[31m\r", "ß 𝔘 \ufffd"])
+def test_a_response_may_hold_any_character(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "3.jsonl"
+    file.write_text(dumped(output=text) + "\n", encoding="utf-8")
+    (response,) = read_dump(file)
+    assert response.output == text
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ('{"input": "a", "outp', "Invalid JSON"),
+        ("", "Invalid JSON"),
+        ("[1]", "it is a list"),
+        ('"score"', "it is a str"),
+        (json.dumps({"input": "x", "output": "y"}), "'uid' is missing"),
+        (dumped(score="1"), "score is a str"),
+        (dumped(score=None), "score is a NoneType"),
+        (dumped(score=math.nan), "score is nan"),
+        (dumped(score=math.inf), "score is inf"),
+        (dumped(output=5), "output is a int"),
+        (dumped(step="1"), "step is a str"),
+        (dumped(uid=None), "uid is a NoneType"),
+        (dumped().replace("1+1", "\\ud800"), "unexpected end of hex escape"),
+        ("\udcff", "expected value at line 1 column 1"),
+    ],
+)
+def test_a_corrupt_line_is_named_and_left(tmp_path: Path, broken: str, reason: str) -> None:
+    file = tmp_path / "3.jsonl"
+    before = "\n".join([dumped(), broken, dumped(), ""]).encode(errors="surrogateescape")
+    file.write_bytes(before)
+    with pytest.raises(CorruptDumpError) as caught:
+        read_dump(file)
+    assert f"{file}, line 2, is no record of verl's dump" in str(caught.value)
+    assert reason in str(caught.value)
+    assert file.read_bytes() == before

@@ -50,14 +50,12 @@ class TestRevision:
         assert git_revision(sources) == git(sources, "rev-parse", "HEAD")
 
     @pytest.mark.parametrize("change", ["package/__init__.py", "package/new.py", ".gitignore"])
-    def test_a_change_is_marked(self, sources: Path, change: str) -> None:
+    @pytest.mark.parametrize("staged", [False, True])
+    def test_a_change_is_marked(self, sources: Path, change: str, staged: bool) -> None:
         """Of tracked files anywhere; a new file in the package can be imported, so it counts, too."""
         (sources.parent / change).write_text("changed")
-        assert git_revision(sources) == git(sources, "rev-parse", "HEAD") + "+changes"
-
-    def test_a_staged_change_is_marked(self, sources: Path) -> None:
-        (sources / "new.py").touch()
-        git(sources, "add", ".")
+        if staged:
+            git(sources, "add", ":/")
         assert git_revision(sources) == git(sources, "rev-parse", "HEAD") + "+changes"
 
     def test_without_a_checkout_or_git_there_is_none(

@@ -7,28 +7,24 @@ import importlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from filelock import FileLock
+from limits import full, read_only
 
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUICKSTART = EXAMPLES / "quickstart.py"
 ACCURACY = "val-core/chain_sum/acc/mean@1"
 
 
-@pytest.fixture(autouse=True)
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples are scripts, which import each other from their own folder."""
-    monkeypatch.syspath_prepend(EXAMPLES)
+pytestmark = pytest.mark.usefixtures("examples")
 
 
 def module(name: str) -> ModuleType:
@@ -84,12 +80,10 @@ def test_a_folder_that_is_not_a_run_is_refused_before_anything_is_made(
     assert contents(here) == before
 
 
-@pytest.mark.parametrize("inside", ["run", "run/checkpoints"])
 def test_the_current_directory_is_refused_even_if_it_is_a_run(
-    here: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / inside).mkdir(exist_ok=True)
-    monkeypatch.chdir(here / inside)
+    monkeypatch.chdir(here / "run")
     with pytest.raises(SystemExit, match="which holds the current directory"):
         module("quickstart_arguments").check_out(here / "run")
 
@@ -161,20 +155,25 @@ def test_the_script_refuses_and_helps_before_it_installs(tmp_path: Path) -> None
     assert (tmp_path / "installed").exists()
 
 
-def test_an_installation_waits_for_another_one_into_the_same_folder(tmp_path: Path) -> None:
-    """Its Python is a stand-in, so that it ends where it would use what it has made."""
+@pytest.fixture
+def install(tmp_path: Path) -> Callable[[Path], "subprocess.Popen[str]"]:
+    """Starts an installation with a stand-in for Python, which ends where it would use what it made."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\n")
     python.chmod(0o755)
+
+    def start(venv: Path) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "PYTHON": str(python), "VENV": str(venv)}
+        script = ["bash", str(EXAMPLES / "setup_cpu.sh")]
+        return subprocess.Popen(script, stderr=subprocess.PIPE, text=True, env=environment)
+
+    return start
+
+
+def test_an_installation_waits_for_another_one_into_the_same_folder(tmp_path: Path, install) -> None:
     venv = tmp_path / "venv"
     with FileLock(f"{venv}.lock"):
-        installing = subprocess.Popen(
-            ["bash", str(EXAMPLES / "setup_cpu.sh")],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHON": str(python), "VENV": str(venv)},
-        )
-        assert installing.stderr is not None
+        installing = install(venv)
         assert installing.stderr.readline() == (
             f"setup_cpu.sh: waiting, {venv} is being installed by another process\n"
         )
@@ -184,108 +183,92 @@ def test_an_installation_waits_for_another_one_into_the_same_folder(tmp_path: Pa
     assert (venv / "installation-unfinished").exists()
 
 
-def installed(venv: Path, python: Path) -> str:
-    """What an installation with a stand-in for Python says, which ends where it would use what it made."""
-    environment = {**os.environ, "PYTHON": str(python), "VENV": str(venv)}
-    script = ["bash", str(EXAMPLES / "setup_cpu.sh")]
-    return subprocess.run(script, capture_output=True, text=True, env=environment, check=False).stderr
-
-
-def test_an_installation_clears_nothing_but_what_it_began(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\n")
-    python.chmod(0o755)
+def test_an_installation_clears_nothing_but_what_it_began(tmp_path: Path, install) -> None:
     (mine := tmp_path / "envs" / "mine").mkdir(parents=True)
-    refused = installed(mine.parent, python)
+    _, refused = install(mine.parent).communicate()
     assert f"{mine.parent} is no environment, and not empty; valid is a new folder" in refused
     assert mine.is_dir()
 
     (begun := tmp_path / "begun").mkdir()
     for name in ("installation-unfinished", "half"):
         (begun / name).touch()
-    installed(begun, python)
+    install(begun).communicate()
     assert [file.name for file in begun.iterdir()] == ["installation-unfinished"]
 
     own = tmp_path / "own" / "bin" / "python"
     own.parent.mkdir(parents=True)
     own.write_text("#!/bin/sh\nexit 1\n")
     own.chmod(0o755)
-    installed(own.parents[1], python)
+    install(own.parents[1]).communicate()
     assert not (own.parents[1] / "installation-unfinished").exists(), "it would be cleared the next time"
 
 
-# Two at once
-
-
-STAND_IN = """
-import sys, time
-sys.path.insert(0, {examples!r})
-import quickstart
-
-def prepare_and_train(options, overrides, out):
-    print("alone", flush=True)
-    time.sleep({seconds})
-    sys.exit(0)
-
-quickstart.prepare_and_train = prepare_and_train
-sys.argv = ["quickstart.py", "--out", {out!r}]
-quickstart.main()
-"""
-
-
-def stand_in(out: Path, seconds: float) -> "subprocess.Popen[str]":
-    """A quick start with a sleep in the place of preparation and training."""
-    code = STAND_IN.format(examples=str(EXAMPLES), out=str(out), seconds=seconds)
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+# Two at once, and disks
 
 
 @pytest.fixture
-def first(tmp_path: Path) -> "Iterator[subprocess.Popen[str]]":
-    process = stand_in(tmp_path / "run", seconds=120)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "alone\n"
-    yield process
-    process.kill()
-    process.communicate()
+def start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], tuple[object, str]]:
+    """Runs it below ``tmp_path/closed``, with a stand-in for verl; returns status and standard error."""
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers" / "fake_verl"))
+    monkeypatch.setattr(module("quickstart"), "prepare", lambda *_: None)
+
+    def start(out: str = "run") -> tuple[object, str]:
+        words = ["quickstart.py", "--out", str(tmp_path / "closed" / out), "--steps", "5", "data.seed=1"]
+        monkeypatch.setattr(sys, "argv", words)
+        status: object = 0
+        try:
+            module("quickstart").main()
+        except SystemExit as ended:
+            status = ended.code
+        return status, capsys.readouterr().err
+
+    return start
 
 
-def test_a_second_quick_start_in_a_folder_is_refused_until_the_first_has_ended(
-    tmp_path: Path, first: "subprocess.Popen[str]"
+def test_a_second_quick_start_in_a_folder_is_refused_until_the_first_has_ended(tmp_path: Path, start) -> None:
+    """Also through a link, and while the folder of an earlier run is renamed."""
+    quickstart, run = module("quickstart"), tmp_path / "closed" / "run"
+    (tmp_path / "closed" / "link").symlink_to(run)
+    with quickstart.alone_in(run):
+        for settings in ("algo=gvpo seed=1 steps=16", "algo=gvpo seed=2 steps=16"):
+            quickstart.open_run_folder(run, settings)
+            before = contents(tmp_path)
+            for out in ("run", "link"):
+                refused, _ = start(out)
+                where = f"--out is {run}, where another quick start is running (process {os.getpid()});"
+                assert where in str(refused)
+            assert contents(tmp_path) == before
+        assert start("other") == (0, "")
+    assert start("run") == (0, "")
+
+
+def test_a_closed_folder_a_full_disk_and_then_a_resume(
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tmp_path / "run"
-    (tmp_path / "link").symlink_to(run)
-    for out in (run, tmp_path / "link"):
-        before = contents(tmp_path)
-        second = stand_in(out, seconds=0)
-        said, error = second.communicate(timeout=60)
-        assert second.returncode == 1
-        assert said == ""
-        assert f"--out is {run}, where another quick start is running (process {first.pid});" in error
-        assert error.count("\n") == 1
-        assert contents(tmp_path) == before
-
-    elsewhere = stand_in(tmp_path / "other", seconds=0)
-    assert elsewhere.communicate(timeout=60) == ("alone\n", "")
-
-    first.send_signal(signal.SIGKILL)
-    first.wait(timeout=20)
-    third = stand_in(run, seconds=0)
-    assert third.communicate(timeout=60) == ("alone\n", "")
-    assert third.returncode == 0
-
-
-def test_the_lock_holds_while_the_folder_of_an_earlier_run_is_renamed(
-    tmp_path: Path, first: "subprocess.Popen[str]"
-) -> None:
-    run = tmp_path / "run"
-    open_run_folder = module("quickstart").open_run_folder
-    open_run_folder(run, "algo=gvpo seed=1 steps=16")
-    open_run_folder(run, "algo=gvpo seed=2 steps=16")
-    second = stand_in(run, seconds=0)
-    _, error = second.communicate(timeout=60)
-    assert "where another quick start is running" in error
+    """One sentence each."""
+    run = tmp_path / "closed" / "run"
+    with read_only(tmp_path / "closed"):
+        assert start() == (
+            1,
+            f"quickstart.sh: {run}.lock: Permission denied; valid is a place that this user "
+            f"may read and write. Type: --out <another folder>\n",
+        )
+    quickstart = module("quickstart")
+    draw, summary = quickstart.draw_learning_curve, run / "summary.json"
+    with monkeypatch.context() as disk:
+        disk.setattr(quickstart, "draw_learning_curve", lambda *of: (draw(*of), full(summary)))
+        assert start() == (
+            1,
+            f"quickstart.sh: {summary}: No space left on device. Free space there, and run the same command "
+            f"again; what was finished is kept\n",
+        )
+    assert (run / "learning_curve.png").exists()
+    assert start() == (0, "")
+    assert summary.exists()
+    assert not (run / "attempt-2.jsonl").exists(), "the training was finished"
 
 
 # What it says of its stages
@@ -293,7 +276,7 @@ def test_the_lock_holds_while_the_folder_of_an_earlier_run_is_renamed(
 
 def test_stages_say_what_and_how_long_and_then_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
     now = iter([165.0, 165.0, 240.0, 240.0, 270.0])
-    stages = module("quickstart_stages").Stages(started=100.0, clock=lambda: next(now))
+    stages = module("quickstart_arguments").Stages(started=100.0, clock=lambda: next(now))
     stages.begin("prepare", "Preparing", 60, ", less if it is there")
     stages.begin("prepare", "Preparing", 60, ", less if it is there")
     stages.begin("train", "Training", 120)
@@ -308,7 +291,7 @@ def test_stages_say_what_and_how_long_and_then_how_long_it_took(capsys: pytest.C
 
 
 def test_without_the_script_there_is_no_installation_to_end(capsys: pytest.CaptureFixture[str]) -> None:
-    stages = module("quickstart_stages").Stages()
+    stages = module("quickstart_arguments").Stages()
     stages.begin("prepare", "Preparing", 60)
     assert capsys.readouterr().out == "[2/4] Preparing: about 1 minute on 2 cores.\n"
 
@@ -318,7 +301,7 @@ def test_without_the_script_there_is_no_installation_to_end(capsys: pytest.Captu
     [(1, "about 5 s"), (31, "about 30 s"), (58, "about 1 minute"), (119, "about 2 minutes")],
 )
 def test_expected_times_are_rough(seconds: float, words: str) -> None:
-    assert module("quickstart_stages").about(seconds) == words
+    assert module("quickstart_arguments").about(seconds) == words
 
 
 def test_training_is_announced_with_the_first_metrics_of_its_own_attempt(
@@ -343,7 +326,7 @@ def test_training_is_announced_with_the_first_metrics_of_its_own_attempt(
     monkeypatch.setattr(VerlRun, "go", go)
     monkeypatch.setattr(sys, "argv", ["quickstart.py", "--steps", "16"])
     options, overrides = module("quickstart_arguments").parse_arguments()
-    module("quickstart").train(options, overrides, tmp_path, module("quickstart_stages").Stages())
+    module("quickstart").train(options, overrides, tmp_path, module("quickstart_arguments").Stages())
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("[", "verl", "      "))]
     assert [line.split(":")[0] for line in said] == [
         "[3/4] Starting verl (Ray, actor and rollout) and testing the model",
@@ -388,14 +371,6 @@ NO_BEFORE = "There is no accuracy before training: step 0 was not tested (traine
             ],
         ),
         (
-            training(0, last=6), 0.5, None,
-            [
-                "0.500 before (seed 1, 90 s in all).",
-                "There is no accuracy after 6 steps of gvpo: no step of the training was tested "
-                "(trainer.test_freq).",
-            ],
-        ),
-        (
             training(last=6), None, None,
             [
                 "none (seed 1, 90 s in all).",
@@ -404,22 +379,13 @@ NO_BEFORE = "There is no accuracy before training: step 0 was not tested (traine
                 "(trainer.test_freq).",
             ],
         ),
-        (
-            {}, None, None,
-            [
-                "none (seed 1, 90 s in all).",
-                NO_BEFORE,
-                "There is no accuracy after 0 steps of gvpo: no step of the training was tested "
-                "(trainer.test_freq).",
-            ],
-        ),
     ],
-    ids=["both", "no before", "not at the end", "only before", "no test", "no metrics"],
+    ids=["both", "no before", "not at the end", "no test"],
 )  # fmt: skip
 def test_the_summary_has_the_accuracies_that_there_are(
     tmp_path: Path, metrics: Metrics, before: float | None, after: float | None, said: list[str]
 ) -> None:
-    of = module("quickstart_summary")
+    of = module("quickstart")
     summary = of.summarize(metrics, algo="gvpo", seed=1, seconds=90.0)
     first, *rest = of.sentence(summary).splitlines()
     assert [first.removeprefix("Test accuracy, sampled at temperature 1: "), *rest] == said
@@ -429,14 +395,3 @@ def test_the_summary_has_the_accuracies_that_there_are(
     assert (written["accuracy_before"], written["accuracy_after"]) == (before, after)
     of.draw_learning_curve(metrics, tmp_path / "curve.png", "gvpo")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_before_of_a_resumed_run_is_that_of_its_first_attempt(tmp_path: Path) -> None:
-    """verl tests what it resumes from, too, and logs it under the step of the checkpoint."""
-    attempts = {1: {0: 0.3, 4: 0.5}, 2: {4: 0.51, 8: 0.7}}
-    for number, accuracies in attempts.items():
-        lines = [json.dumps({"step": step, "data": {ACCURACY: value}}) for step, value in accuracies.items()]
-        (tmp_path / f"attempt-{number}.jsonl").write_text("\n".join(lines) + "\n")
-    run = VerlRun(tmp_path, [], steps=8)
-    summary = module("quickstart_summary").summarize(run.metrics(), algo="gvpo", seed=1, seconds=1.0)
-    assert (summary["accuracy_before"], summary["accuracy_after"]) == (0.3, 0.7)

@@ -18,10 +18,7 @@ PROMPTS = ("max(11,13)=", "max(43,40)=", "max(50,51)=", "max(18,17)=")
 WANTED = ("13", "43", "51", "18")
 
 
-@pytest.fixture(autouse=True)
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples are scripts, which import each other from their own folder."""
-    monkeypatch.syspath_prepend(EXAMPLES)
+pytestmark = pytest.mark.usefixtures("examples")
 
 
 def module(name: str) -> ModuleType:
@@ -87,8 +84,6 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     assert "before 0.250 [0.046, 0.699]" in said
     assert "after 2 steps of gvpo 0.750 [" in said
     assert "right and wrong responses: 0.67 in step 1, 0.33 in step 2" in said
-    module("quickstart_summary").write_summary(summary, tmp_path / "summary.json")
-    assert json.loads((tmp_path / "summary.json").read_text())["after"]["right"] == 3
 
 
 def test_a_report_writes_its_files(tmp_path: Path) -> None:
@@ -98,7 +93,8 @@ def test_a_report_writes_its_files(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
     said = module("smollm2").report(run, options, overrides, 9.0, 2**30)
     assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((run.folder / "summary.json").read_text())["peak_memory_gib"] == 1.0
+    written = json.loads((run.folder / "summary.json").read_text())
+    assert (written["peak_memory_gib"], written["after"]["right"]) == (1.0, 3)
     assert "max(11,13)=" in said
 
 
@@ -137,28 +133,19 @@ def test_messages_name_the_script_and_another_folder(tmp_path: Path, monkeypatch
     assert str(refused.value).endswith("--out outputs/smollm2-2")
 
 
-def test_the_peak_is_the_largest_seen_over_all_attempts(tmp_path: Path) -> None:
-    seen, now = iter([5, 9, 7]), iter([0.0, *(time for step in (0.0, 6.0, 12.0) for time in (step, step))])
+def test_the_peak_is_the_largest_seen_over_all_attempts_measured_every_five_seconds(tmp_path: Path) -> None:
+    seen, now = iter([5, 9, 7]), iter([0.0, 0.0, 0.0, 4.9, 5.0, 5.0, 10.0, 10.0])
     memory = module("smollm2").PeakMemory(tmp_path, lambda: next(seen), lambda: next(now))
     memory.look()
     # an attempt that is killed while it writes must leave a number: the file is replaced, not written over
     (tmp_path / "link").hardlink_to(tmp_path / "peak_memory_bytes")
-    for _ in range(2):
+    for _ in range(3):
         memory.look()
-    assert memory.bytes == 9
+    assert (memory.bytes, [*seen]) == (9, [])
     assert (tmp_path / "link").read_text() == "5"
     again = module("smollm2").PeakMemory(tmp_path, lambda: 8)
     again.look()
     assert again.bytes == 9
-
-
-def test_memory_is_measured_at_most_once_in_five_seconds(tmp_path: Path) -> None:
-    now = iter([0.0, 0.0, 0.0, 4.9, 5.0, 5.0])
-    measured: list[int] = []
-    memory = module("smollm2").PeakMemory(tmp_path, lambda: measured.append(1) or 1, lambda: next(now))
-    for _ in range(3):
-        memory.look()
-    assert len(measured) == 2
 
 
 def test_the_memory_of_a_run_is_that_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,25 +1,28 @@
-"""Test one training in its folder: verl's command line, attempts, and whether it is finished."""
+"""Test one training in its folder: verl's command line, attempts, whether it is finished, any folder name."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from grpo_verl_ext.ablation.grid import read_grid, runs_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.verl_plugin.compose import composed
 
 
 def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) -> None:
-    run = VerlRun(tmp_path, ["trainer.logger=[file]", "trainer.total_training_steps=9"], steps=2)
-    assert run.arguments() == [
-        "trainer.logger=[console,file]",
+    given = ["trainer.total_training_steps=9"]
+    assert VerlRun(tmp_path, given, steps=2).arguments() == [
         f"trainer.rollout_data_dir={tmp_path}/rollouts",
         f"trainer.validation_data_dir={tmp_path}/validation",
-        "trainer.logger=[file]",
-        "trainer.total_training_steps=9",
+        *given,
+        "trainer.logger=[console,file]",
         "trainer.total_training_steps=2",
         f"trainer.default_local_dir={tmp_path}/checkpoints",
         "trainer.resume_mode=auto",
@@ -34,6 +37,7 @@ def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) 
         (["trainer.logger=[console,wandb]"], ["console", "wandb", "file"]),
         (['trainer.logger=["console", "wandb"]'], ["console", "wandb", "file"]),
         (["++trainer.logger=wandb"], ["wandb", "file"]),
+        (["trainer.logger=[${oc.env:HOME}]"], ["${oc.env:HOME}", "file"]),
         (["trainer.logger=[]"], ["file"]),
         (["trainer.logger=[file,mlflow]"], ["file", "mlflow"]),
         (["trainer.logger=[file]", "trainer.logger=[console,swanlab]"], ["console", "swanlab", "file"]),
@@ -45,7 +49,7 @@ def test_a_tracker_never_takes_the_place_of_the_file(
     """A run is resumed, and a grid reported, from the file; the names are those of the grid and the run."""
     run = VerlRun(tmp_path, given, steps=2, tracked_as=("grid,lr", "grpo/seed-1"))
     trainer = composed([word for word in run.arguments() if not word.startswith("hydra.")]).trainer
-    assert list(trainer.logger) == found
+    assert OmegaConf.to_container(trainer.logger) == found
     assert (trainer.project_name, trainer.experiment_name) == ("grid,lr", "grpo/seed-1")
 
 
@@ -96,51 +100,30 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VerlRun:
     return VerlRun(tmp_path / "run", ["+algo=a", "data.seed=1"], steps=5)
 
 
-def test_a_last_step_that_was_saved_and_not_logged_is_trained_again(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("killed", "step"),
+    [("FAKE_KILL", 4), ("FAKE_KILL", 5), ("FAKE_KILL_SAVING", 4)],
+    ids=["logging", "logging the last", "saving"],
+)
+@pytest.mark.parametrize("kept", [[], ["trainer.max_actor_ckpt_to_keep=1"]], ids=["all kept", "one kept"])
+def test_a_step_that_was_not_saved_and_logged_is_trained_again(
+    fake: VerlRun, monkeypatch: pytest.MonkeyPatch, killed: str, step: int, kept: list[str]
 ) -> None:
-    monkeypatch.setenv("FAKE_KILL", "5")
+    """verl may have removed the checkpoint before, and its tracker may still name one that it removed."""
+    run = replace(fake, overrides=[*fake.overrides, *kept])
+    monkeypatch.setenv(killed, str(step))
     with pytest.raises(ProcessFailedError, match=r"SIGKILL \(Killed\)"):
-        fake.go()
-    assert (fake.last_checkpoint.is_dir(), fake.is_finished(), max(fake.metrics())) == (True, False, 4)
-    monkeypatch.delenv("FAKE_KILL")
-    fake.go()
-    assert fake.is_finished()
-    assert sorted(fake.metrics()) == [1, 2, 3, 4, 5]
-    assert (fake.checkpoints / "unlogged-step-5-before-attempt-2").is_dir(), "nothing is deleted"
-    unbroken = VerlRun(fake.folder.with_name("unbroken"), fake.overrides, steps=5)
-    unbroken.go()
-    assert fake.metrics() == unbroken.metrics()
-
-
-def test_a_step_that_was_saved_and_not_logged_is_trained_again(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that is not the last: its metrics would be missing."""
-    monkeypatch.setenv("FAKE_KILL", "4")
-    with pytest.raises(ProcessFailedError, match="SIGKILL"):
-        fake.go()
-    monkeypatch.delenv("FAKE_KILL")
-    fake.go()
-    assert sorted(fake.metrics()) == [1, 2, 3, 4, 5]
-    assert (fake.checkpoints / "unlogged-step-4-before-attempt-2").is_dir(), "nothing is deleted"
-
-
-@pytest.mark.parametrize("killed", [{"FAKE_KILL": "5"}, {"FAKE_KILL_SAVING": "4"}], ids=["logging", "saving"])
-def test_a_run_that_keeps_one_checkpoint_is_resumed(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch, killed: dict[str, str]
-) -> None:
-    """verl removes the checkpoint before the last, and its tracker may still name one that it removed."""
-    run = replace(fake, overrides=[*fake.overrides, "trainer.max_actor_ckpt_to_keep=1"])
-    for name, step in killed.items():
-        monkeypatch.setenv(name, step)
-    with pytest.raises(ProcessFailedError, match="SIGKILL"):
         run.go()
-    for name in killed:
-        monkeypatch.delenv(name)
+    assert (run.is_finished(), max(run.metrics())) == (False, step - 1)
+    monkeypatch.delenv(killed)
     run.go()
     assert run.is_finished()
-    assert sorted(run.metrics()) == [1, 2, 3, 4, 5]
+    unbroken = replace(run, folder=run.folder.with_name("unbroken"))
+    unbroken.go()
+    assert run.metrics() == unbroken.metrics()
+    if killed == "FAKE_KILL":
+        aside = run.checkpoints / f"unlogged-step-{step}-before-attempt-2"
+        assert aside.is_dir(), "nothing is deleted"
 
 
 def test_a_tracker_that_was_being_written_does_not_stop_a_run(fake: VerlRun) -> None:
@@ -164,3 +147,25 @@ def test_a_run_that_ends_well_before_its_last_step_has_failed(
     monkeypatch.delenv("FAKE_END")
     fake.go()
     assert fake.is_finished()
+
+
+PARSER = OverridesParser.create()
+
+
+@given(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=12))
+@example("/runs/grpo,lr=1e-3/seed-1")
+@example("it's here")
+@example("\\'")
+@example("a\\")
+@example("${x}")
+@example("null")
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_hydra_reads_back_the_text(text: str) -> None:
+    # As in an absolute path: words such as null and numbers stand for themselves only there.
+    value = PARSER.parse_override(f"key={hydra_value('/' + text)}").value()
+    assert str(value) == "/" + text
+
+
+@pytest.mark.parametrize("plain", ["/tmp/a-b_c.d/e+f", "org/model"])
+def test_a_plain_path_stays_plain(plain: str) -> None:
+    assert hydra_value(plain) == plain

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
 
-from grpo_verl_ext.tasks.causal_lm import IGNORED_LABEL, encode
+from grpo_verl_ext.tasks.causal_lm import IGNORED_LABEL, encode, sample
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, wanted_response
@@ -45,6 +45,18 @@ def test_only_the_response_and_its_end_are_labelled():
     assert labels[0].tolist() == [IGNORED_LABEL] * 13 + [97, 98, 258] + [IGNORED_LABEL]
     assert labels[1].tolist() == [IGNORED_LABEL] * 15 + [99, 258]
     assert ids[0, 13:].tolist() == [97, 98, 258, 256]
+
+
+def test_sampling_ignores_the_models_own_penalty(tiny):
+    """verl's rollout has none, whatever the model's generation settings say."""
+    tokenizer = build_tokenizer()
+    tokenizer.padding_side = "left"
+    model = build_model(tiny, tokenizer, seed=1).eval()
+    chats = [[{"role": "user", "content": "1+2=?"}]]
+    how = {"temperature": 1.0, "max_response_tokens": 12, "seed": 1}
+    wanted = sample(model, tokenizer, chats, **how)
+    model.generation_config.repetition_penalty = 1.5
+    assert sample(model, tokenizer, chats, **how).equal(wanted)
 
 
 def test_a_response_beyond_the_budget_is_cut_and_has_no_end():

@@ -200,9 +200,7 @@ def sample_responses(
     sampled = sample(
         model, tokenizer, chats, temperature=temperature, max_response_tokens=max_response_tokens, seed=seed
     )
-    answers: list[str] = tokenizer.batch_decode(
-        sampled.tokens[:, sampled.prompt_width :], skip_special_tokens=True
-    )
+    answers: list[str] = tokenizer.batch_decode(sampled, skip_special_tokens=True)
     return answers
 
 

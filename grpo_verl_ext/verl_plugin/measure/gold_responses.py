@@ -4,14 +4,15 @@ A forward pass gives the exact probability of one response, where sampling estim
 other responses are missing from it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from math import ceil
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.debug import marked_timer
@@ -25,7 +26,6 @@ from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
 from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.measure.data import first_rows
 from grpo_verl_ext.verl_plugin.measure.training_rewards import reported_of_sampled, right_by_other_responses
 
 _PARTITION = "grpo_ext_gold_responses"
@@ -124,7 +124,7 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]
     template = config.data.get("apply_chat_template_kwargs") or {}
     end = end_of_response(model.tokenizer, model.generation_config, template)
     rows = []
-    for number, row in enumerate(first_rows(options.names, options.samples, model.tokenizer, config)):
+    for number, row in enumerate(_first_rows(options.names, options.samples, model.tokenizer, config)):
         text: Any = row
         for name in options.response_key.split("."):
             text = text.get(name) if isinstance(text, Mapping) else None
@@ -163,3 +163,13 @@ def _check_rows(rows: Sequence[GoldRow], options: GoldResponseOptions, data: Dic
                 valid=f"at least {max(lengths)}",
                 fix=Line(f"data.{key}={max(lengths)}", more=f", or ~{GOLD_RESPONSES}"),
             )
+
+
+def _first_rows(files: Any, count: int | None, tokenizer: Any, config: DictConfig) -> Iterator[Any]:
+    """Yield the first rows of files as verl reads its data; None: all rows."""
+    # But for what would leave rows out or take others than the first.
+    data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
+    data.filter_overlong_prompts = data.shuffle = False
+    dataset = create_rl_dataset(files, data, tokenizer, None, is_train=False, max_samples=count or -1)
+    for number in range(min(len(dataset), count or len(dataset))):
+        yield dataset[number]

@@ -1,0 +1,280 @@
+"""Test examples of pairs and of steps: how they are made, held out, replayed, and collected in a round."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from grpo_verl_ext.iterate.examples import (
+    Pair,
+    Rule,
+    Steps,
+    make_pairs,
+    make_steps,
+    read_examples,
+    split_by_prompt,
+    write_examples,
+)
+from grpo_verl_ext.iterate.rounds import PARTS
+from grpo_verl_ext.iterate.settings import (
+    IterateError,
+    IterateSettings,
+    PolicySettings,
+    RewardModelSettings,
+    Round,
+)
+from grpo_verl_ext.rewards.steps import compute_score
+from grpo_verl_ext.runs.metrics import CorruptDumpError, Response
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+def response(prompt: str, output: str, score: float = 0.0, step: int = 1, truth: object = None) -> Response:
+    return Response("u", prompt, output, truth, score, step)
+
+
+def pairs_of(responses: list[Response], **how: int) -> list[Pair]:
+    """With their own scores as labels."""
+    scores = iter(each.score for each in responses)
+    return make_pairs(responses, lambda output, truth: next(scores), **how)
+
+
+class TestPairs:
+    def test_by_hand(self) -> None:
+        """Labels of one text may differ, as of a rule that draws lots: it is no pair."""
+        responses = [
+            *(response("p", "good", 2.0), response("p", "fair", 1.0), response("p", "fair", 1.0)),
+            *(response("q", "good", 2.0), response("q", "good", 1.0), response("p", "bad", 0.0, step=2)),
+        ]
+        assert pairs_of(responses, per_prompt=9, seed=1) == [Pair("p", "good", "fair")]
+
+    @given(
+        labels=st.lists(st.integers(0, 3), min_size=1, max_size=8), most=st.integers(1, 4), seed=st.integers()
+    )
+    @repeatable
+    def test_the_better_is_chosen_and_no_prompt_has_too_many(self, labels, most, seed) -> None:
+        responses = [response("p", f"{i}", float(label)) for i, label in enumerate(labels)]
+        pairs = pairs_of(responses, per_prompt=most, seed=seed)
+        assert all(labels[int(pair.chosen)] > labels[int(pair.rejected)] for pair in pairs)
+        every = sum(a > b for a in labels for b in labels)
+        assert len(pairs) == len(set(pairs)) == min(most, every)
+        assert pairs == pairs_of(responses, per_prompt=most, seed=seed)
+
+    def test_another_seed_draws_other_pairs(self) -> None:
+        responses = [response("p", f"{i}", float(i)) for i in range(8)]
+        assert pairs_of(responses, per_prompt=3, seed=1) != pairs_of(responses, per_prompt=3, seed=2)
+
+    def test_one_prompt_with_two_truths_is_two_prompts(self) -> None:
+        """Its responses are labelled by both: the same text is right by one and wrong by the other."""
+        responses = [response("p", each, truth=truth) for truth in "45" for each in "45"]
+        pairs = make_pairs(responses, lambda output, truth: float(output == truth), per_prompt=9, seed=1)
+        assert sorted((pair.chosen, pair.rejected) for pair in pairs) == [("4", "5"), ("5", "4")]
+
+    def test_a_rule_has_to_return_a_number(self) -> None:
+        scores = {"good": {"score": 2}, "bad": 1}
+        two = [response("p", output) for output in scores]
+        assert make_pairs(two, lambda output, truth: scores[output], per_prompt=9, seed=1)
+        with pytest.raises(IterateError, match=r"reward_model\.label returned 'good'"):
+            make_pairs([response("p", "o")], lambda output, truth: "good", per_prompt=9, seed=1)
+
+
+def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[str, Any]:
+    """A step ends with a semicolon, and is right if it has the truth."""
+    ends = [place + 1 for place, sign in enumerate(solution_str) if sign == ";"]
+    steps = [solution_str[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return {"step_rewards": [float(str(ground_truth) in step) for step in steps], "step_ends": ends}
+
+
+def steps_of(rule: Rule, prompt: str, output: str, truth: object) -> Steps:
+    (steps,) = make_steps([response(prompt, output, truth=truth)], rule, per_prompt=1, seed=1)
+    return steps
+
+
+class TestSteps:
+    def test_by_hand(self) -> None:
+        rollouts = [
+            *(response("p", "a;b;rest", truth=truth) for truth in "aab"),
+            *(response("p", "no step", truth="a"), response("p", "xa;", truth="a", step=2)),
+        ]
+        assert make_steps(rollouts, by_semicolons, per_prompt=9, seed=1) == [
+            Steps("p", ["a;", "b;"], [True, False]),
+            Steps("p", ["a;", "b;"], [False, True]),
+            Steps("p", ["xa;"], [True]),
+        ]
+
+    def test_no_prompt_has_too_many_and_the_seed_draws(self) -> None:
+        rollouts = [response("p", f"{letter};", truth="a") for letter in "abcdefgh"]
+        first, again, other = (
+            make_steps(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
+        )
+        assert first == again != other
+        assert len({example.completions[0] for example in first}) == 3
+
+    @pytest.mark.parametrize(
+        ("rewards", "ends", "pieces", "labels"),
+        [
+            ([1.0, -1.0, 0.5], [4, 2, 6], ["ab", ";c", "d;"], [False, True, True]),
+            ([1.0, 0.0, 0.0, 1.0], [2, 2, 4, 4], ["ab", ";c"], [False, True]),
+        ],
+        ids=["ends in any order", "of steps with one end the last counts"],
+    )
+    def test_what_a_rule_returns(self, rewards, ends, pieces, labels) -> None:
+        said = {"step_rewards": rewards, "step_ends": ends}
+        assert steps_of(lambda **_: said, "p", "ab;cd;e", "t") == Steps("p", pieces, labels)
+
+    def test_the_rule_reads_the_prompt(self) -> None:
+        """The task's rule takes the terms from it."""
+        prompt, text = "user\n1+2+3=?\nassistant\n", "<reasoning>1+2=3;3+3=7;</reasoning>"
+        # the text behind the last addition is the answer, which is missing
+        pieces = ["<reasoning>1+2=3;", "3+3=7;", "</reasoning>"]
+        assert steps_of(compute_score, prompt, text, "6") == Steps(prompt, pieces, [True, False, False])
+        with pytest.raises(ValueError, match="has no problem of chain_sum"):
+            steps_of(compute_score, "hello", text, "6")
+
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [
+            (1.0, r"returned 1\.0; valid is a dictionary with step_rewards and step_ends"),
+            ({"step_rewards": [1], "step_end_tokens": [1]}, "valid is a dictionary with"),
+            ({"step_rewards": [1], "step_ends": [9]}, "step_ends has 9; valid for this response is 1 … 2"),
+        ],
+    )
+    def test_what_is_not_steps_is_named(self, returned: object, message: str) -> None:
+        with pytest.raises(IterateError, match=message):
+            steps_of(lambda **_: returned, "p", "ab", "t")
+
+
+class TestHeldOut:
+    def test_a_prompt_is_always_on_one_side(self) -> None:
+        pairs = [Pair(f"{i % 50}", f"{i}", "") for i in range(500)]
+        train, held_out = split_by_prompt(pairs, held_out=0.3, seed=4)
+        assert not {pair.prompt for pair in train} & {pair.prompt for pair in held_out}
+        assert Counter(train) + Counter(held_out) == Counter(pairs)
+        again, _ = split_by_prompt(pairs[:10], held_out=0.3, seed=4)
+        assert set(again) <= set(train)
+        assert split_by_prompt(pairs, held_out=0.3, seed=5)[1] != held_out
+
+    def test_the_share_is_that_of_prompts(self) -> None:
+        pairs = [Pair(f"{i}", "a", "b") for i in range(4000)]
+        _, held_out = split_by_prompt(pairs, held_out=0.2, seed=1)
+        # Binomial: 800 ± 25; four standard deviations.
+        assert abs(len(held_out) - 800) < 101
+
+
+text = st.text(max_size=20)
+pairs = st.builds(Pair, text, text, text)
+steps = st.builds(Steps, text, st.lists(text, max_size=2), st.lists(st.booleans(), max_size=2))
+
+
+@given(st.lists(pairs, max_size=5) | st.lists(steps, max_size=5))
+@repeatable
+def test_files_keep_every_character(tmp_path_factory, examples) -> None:
+    file = tmp_path_factory.mktemp("examples") / "examples.jsonl"
+    write_examples(file, examples)
+    assert read_examples(file, type(examples[0]) if examples else Pair) == examples
+
+
+@pytest.mark.parametrize(("kind", "what"), [(Pair, "a pair"), (Steps, "a steps")])
+@pytest.mark.parametrize("broken", ["{", '{"prompt": "p"}', '{"prompt": 1, "more": 2}', "[]"])
+def test_a_line_that_is_no_example_is_named_and_left(tmp_path: Path, kind, what: str, broken: str) -> None:
+    file = tmp_path / "examples.jsonl"
+    file.write_text(broken + "\n")
+    with pytest.raises(IterateError, match=rf"examples\.jsonl, line 1, is not {what}"):
+        read_examples(file, kind)
+    assert file.read_text() == broken + "\n"
+
+
+def write_rollouts(folder: Path, step: int, outputs: list[str]) -> None:
+    """A response to each prompt, ``p0``, …; their truth is ``a``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"input": f"p{i}", "output": output, "gts": "a", "score": 0, "step": step, "uid": "u"}
+        for i, output in enumerate(outputs)
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def rounds_of_steps(folder: Path, prompts: int = 40, **reward_model: object) -> list[Round]:
+    """Two rounds with a response to each prompt, of one step."""
+    reward = RewardModelSettings(**{"step_label": "a.b", "held_out": 0.3, **reward_model})
+    policy = PolicySettings(overrides=[], steps=1)
+    settings = IterateSettings(folder=str(folder), rounds=2, policy=policy, reward_model=reward)
+    rounds = [Round(settings, number) for number in (1, 2)]
+    for this in rounds:
+        write_rollouts(this.run().rollouts, 1, [f"a;{this.number};\u2028"] * prompts)
+    return rounds
+
+
+def collect(this: Round) -> dict[str, Any]:
+    return PARTS["pairs"][1](this, OmegaConf.create({}), by_semicolons)
+
+
+def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(tmp_path: Path) -> None:
+    this, second = rounds_of_steps(tmp_path)
+    this.settings.policy.steps = 3
+    write_rollouts(rollouts := this.run().rollouts, 3, ["a;"])
+    assert collect(this)["responses"] == 41
+    assert collect(this)["steps_without_rollouts"] == [2]
+    (rollouts / "3.jsonl").write_text('{"input": "p"}\n')
+    with pytest.raises(CorruptDumpError, match=r"3\.jsonl, line 1, is no record"):
+        collect(this)
+    (second.run().rollouts / "1.jsonl").rename(second.run().rollouts / "9.jsonl")
+    with pytest.raises(IterateError, match="has no rollouts of steps 1 … 3"):
+        collect(second)
+
+
+@pytest.mark.parametrize(("share", "drawn"), [(0.1, 10), (0.5, 90), (0.0, 0), (0.9, 300)])
+def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: float, drawn: int) -> None:
+    """90 new ones and 10 old ones: 10 of 100. Drawn uniformly from all earlier ones, none twice."""
+    old = [Steps(f"p{i}", [f"old{i};"], [True]) for i in range(300)]
+    write_examples(history := tmp_path / "pairs.jsonl", old)
+    nothing_held_out = {"held_out": 1e-9, "replay": share, "replay_from": str(history)}
+    (this, _), third = rounds_of_steps(tmp_path, prompts=90, **nothing_held_out), Counter[int]()
+    draws = []
+    for seed in range(100 if share == 0.1 else 1):
+        this.seed = seed
+        assert collect(this)["replayed"] == drawn
+        draws.append({each.completions[0] for each in read_examples(this.mixture, Steps)[90:]})
+        assert len(draws[-1]) == drawn
+        third.update(int(each[3:-1]) // 100 for each in draws[-1])
+    if share == 0.1:
+        assert draws[0] != draws[1]
+        # 1000 draws, a third each: 333 ± 15; four standard deviations.
+        assert all(abs(third[part] - 333) < 60 for part in range(3)), third
+
+
+def test_a_round_collects_replays_and_holds_out(tmp_path: Path) -> None:
+    rounds = rounds_of_steps(tmp_path, replay=0.25)
+    for this in rounds:
+        results = collect(this)
+        assert results["responses"] == results["pairs"] + results["held_out"] == 40
+    own = [read_examples(this.training_pairs, Steps) for this in rounds]
+    mixture = read_examples(rounds[1].mixture, Steps)
+    assert mixture[: len(own[1])] == own[1]
+    # A quarter of the mixture: a third of the new ones.
+    assert len(mixture) - len(own[1]) == results["replayed"] == round(len(own[1]) / 3)
+    assert all(example in own[0] for example in mixture[len(own[1]) :])
+    held_out = {example.prompt for example in read_examples(rounds[0].held_out_pairs, Steps)}
+    assert not held_out & {example.prompt for example in mixture}
+
+
+def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(tmp_path: Path) -> None:
+    old = [Steps(f"p{i}", ["old;"], [True]) for i in range(40)]
+    write_examples(first := tmp_path / "pairs.jsonl", old)
+    this, second = rounds_of_steps(tmp_path, replay=0.9, replay_from=str(first))
+    results = collect(this)
+
+    own, held_out = (read_examples(file, Steps) for file in (this.training_pairs, this.held_out_pairs))
+    mixture = read_examples(this.mixture, Steps)
+    assert 0 < len(held_out) < 40
+    # Nine times the new ones are wanted, more than there are: all of the other run's that may be trained on.
+    wanted = [example for example in old if example.prompt not in {each.prompt for each in held_out}]
+    assert sorted(map(repr, mixture[len(own) :])) == sorted(map(repr, wanted))
+    assert results["replayed"] == len(wanted)
+    assert second.replayable == [first, this.training_pairs]
