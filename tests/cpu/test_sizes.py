@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -202,9 +203,7 @@ class TestNeighbours:
     def test_vllm_counts_the_cache_as_we_do(self, folder: Folder) -> None:
         from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-        layer = FullAttentionSpec(
-            block_size=sizes.CACHE_BLOCK, num_kv_heads=3, head_size=64, dtype=torch.float32
-        )
+        layer = FullAttentionSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.float32)
         shape = model_shape(folder())
         assert shape is not None
         # 130 tokens are two blocks, and one is vLLM's
@@ -323,7 +322,7 @@ class TestChecks:
     ) -> None:
         config = on_cpu(folder(), "trainer.n_gpus_per_node=2")
         assert list(ADVICE["cpu-shared-memory"](config)) == []
-        monkeypatch.setattr(checks, "size_of_shared_memory", lambda: 64 * 2**20)
+        monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(total=64 * 2**20))
         (advice,) = checks.advise_shared_memory(config)
         assert "is 108 for each of 2 ranks" in str(advice)
         assert "has 64 MiB here; valid is a size ≥ 216 MiB" in str(advice)

