@@ -74,15 +74,6 @@ def whole_response(
     return {"score": right, "acc": right}
 
 
-def is_gold(solution_str: str, gold_response: str) -> bool:
-    """Whether a response is the wanted one to the letter.
-
-    verl decodes without special tokens, so nothing has to be stripped. Stripping white space would take other
-    responses for the wanted one, whose probabilities are not part of its own.
-    """
-    return solution_str == gold_response
-
-
 def answer_of(solution_str: str) -> str | None:
     """Return the text between the last ``<answer>`` and the ``</answer>`` that follows it, stripped.
 

@@ -45,10 +45,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _De
 def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
     """Return for each step the number of characters of the decoded response up to its end.
 
-    A character of which a step has only the first bytes counts as part of it.
-
-    Raises:
-        StepRewardError: as `step_end_tokens`.
+    A character of which a step has only the first bytes counts as part of it. Raises as `step_end_tokens`.
     """
     characters = len(decode(ids))
     key, ends = _checked(reported, characters, len(ids))
@@ -58,11 +55,7 @@ def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode:
 
 
 def pieces(response: str, ends: Sequence[int]) -> list[str]:
-    """Cut the response after each end, in order and each once; text after the last end is left out.
-
-    Args:
-        ends: numbers of characters, 1 … len(response).
-    """
+    """Cut the response after each number of characters, in order and each once; the rest is left out."""
     return [response[start:end] for start, end in pairwise([0, *sorted({*ends})])]
 
 
@@ -84,7 +77,11 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
             f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}; valid is one for one"
         )
     for reward in rewards:
-        if not _is_finite(reward):
+        try:
+            finite = math.isfinite(reward)
+        except (TypeError, OverflowError):
+            finite = False
+        if not finite:
             raise StepRewardError(f"{REWARDS} has {reward!r}; valid are finite numbers")
     first, last = (1, characters) if key == CHARACTER_ENDS else (0, tokens - 1)
     for end in ends:
@@ -93,24 +90,12 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
     return key, [int(end) for end in ends]
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except (TypeError, OverflowError):
-        return False
-
-
 def last_token(decode: _Decode, ids: Sequence[int], end: int) -> int:
     """Return the position of the token that completes the first ``end`` characters of the decoded response.
 
     Found by bisection on prefixes. A token that ends inside a character (bytes of one letter, half of an
     emoji) does not complete it; a special token that decodes to nothing completes nothing; a token that
-    reaches beyond ``end`` does complete it.
-
-    Args:
-        decode: the function that decoded the reward function's text.
-        ids: all tokens of the response.
-        end: 1 … number of characters of the text.
+    reaches beyond ``end``, which is 1 … number of characters, does complete it.
     """
     wanted = decode(ids)[:end]
     too_few, enough = 0, len(ids)
@@ -137,11 +122,6 @@ class Step:
     start: int
     end: int
 
-    @property
-    def holds(self) -> bool:
-        """Whether the addition is right in itself."""
-        return self.left + self.right == self.result
-
 
 def find_steps(solution_str: str) -> list[Step]:
     """Return the additions after the first ``<reasoning>``, in order, up to ``</reasoning>`` or the end.
@@ -167,7 +147,7 @@ def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
     lefts = [terms[0], *(step.result for step in steps)]
     rights: list[int | None] = [*terms[1:], *([None] * len(steps))]
     return [
-        step.holds and (step.left, step.right) == wanted
+        step.left + step.right == step.result and (step.left, step.right) == wanted
         for step, wanted in zip(steps, zip(lefts, rights, strict=False), strict=False)
     ]
 
@@ -196,9 +176,6 @@ def step_rewards(
     return rewards, ends
 
 
-_PROBLEM = re.compile(r"([0-9](?:\+[0-9])*)=\?")
-
-
 def compute_score(
     data_source: str,  # noqa: ARG001 - part of verl's signature
     solution_str: str,
@@ -208,13 +185,9 @@ def compute_score(
 ) -> dict[str, Any]:
     """Return ``step_rewards`` and ``step_ends`` as `weighted_sum` does, and the answer's as ``score``.
 
-    Args:
-        extra_info: its ``prompt`` is a text that has the problem, such as ``3+4+2=?``.
-
-    Raises:
-        ValueError: the prompt has no problem.
+    ``extra_info["prompt"]`` is a text that has the problem, such as ``3+4+2=?``.
     """
-    found = _PROBLEM.search(extra_info["prompt"])
+    found = re.search(r"([0-9](?:\+[0-9])*)=\?", extra_info["prompt"])
     if found is None:
         raise ValueError(f"the prompt {extra_info['prompt']!r} has no problem of chain_sum, such as 3+4+2=?")
     right = correctness(solution_str, ground_truth) > 0

@@ -56,9 +56,6 @@ def _gsm8k_tags(
 
     console = make_console()
     with one_message("gsm8k_tags", PreparedFolderError):
-        outcome = prepare_gsm8k_tags(
-            source,
-            folder or gsm8k_tags_folder(),
-            force=force,
-        )
-    console.print(outcome.words("{train} training and {test} test prompts".format(**outcome.manifest.found)))
+        outcome = prepare_gsm8k_tags(source, folder or gsm8k_tags_folder(), force=force)
+    found = outcome.manifest["found"]
+    console.print(outcome.words("{train} training and {test} test prompts".format(**found)))

@@ -17,7 +17,6 @@ from reasoning_gym_data import GymSettings
 
 from grpo_verl_ext.tasks.folders import (
     SYSTEM_PROMPT,
-    FoundManifest,
     PreparedFolder,
     PreparedFolderError,
     PreparedOutcome,
@@ -278,10 +277,10 @@ def test_prepare_gives_the_same_bytes_whatever_the_hashes(
         monkeypatch.setattr(sys, "argv", [*command.split(), "--config", "max_note_length=6"])
         gym.main()
         assert f"made: {tmp_path / name}\n  3 training and 2 test prompts" in capsys.readouterr().out
-    first, second = (PreparedFolder(tmp_path / name, FoundManifest).check() for name in ("1", "2"))
+    first, second = (PreparedFolder(tmp_path / name).check() for name in ("1", "2"))
     assert first == second
-    assert first.settings["config"] == {"max_note_length": 6}
-    assert first.sha256.keys() == {"train.parquet", "test.parquet"}
+    assert first["settings"]["config"] == {"max_note_length": 6}
+    assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
 
 
 @pytest.mark.parametrize(("more", "system"), [([], SYSTEM_PROMPT), (["--system", ""], "")])
@@ -292,8 +291,7 @@ def test_the_command_passes_its_options_on(
 
     def prepared(of: GymSettings, folder: Path, **_: object) -> PreparedOutcome:
         asked.append((of, folder))
-        manifest = FoundManifest(settings={}, sha256={}, found={"left_out": {}})
-        return PreparedOutcome(folder, manifest, made=True)
+        return PreparedOutcome(folder, {"found": {"left_out": {}}}, made=True)
 
     monkeypatch.setattr(gym, "prepare_reasoning_gym", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))

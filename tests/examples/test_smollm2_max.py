@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import grpo_verl_ext.config
 from grpo_verl_ext.rewards.rules import whole_response
-from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.tasks.folders import PreparedFolder, PreparedFolderError, PreparedOutcome
 
 
-def place(folder: Path) -> PreparedFolder[FoundManifest]:
-    return PreparedFolder(folder, FoundManifest)
+def place(folder: Path) -> PreparedFolder:
+    return PreparedFolder(folder)
 
 
 TASKS = Path(smollm2_max.__file__).parent
@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_bytes(converted: Path, learnt: PreparedOut
     smollm2_max.prepare_smollm2_max(BY_HEART, converted, tmp_path / "again", force=False)
     assert place(tmp_path / "again").check() == place(learnt.folder).check()
     smollm2_max.prepare_smollm2_max(replace(BY_HEART, seed=3), converted, tmp_path / "other", force=False)
-    theirs, ours = (place(folder).check().sha256 for folder in (tmp_path / "other", learnt.folder))
+    theirs, ours = (place(folder).check()["sha256"] for folder in (tmp_path / "other", learnt.folder))
     for name in ("train.parquet", "test.parquet", "model/model.safetensors"):
         assert theirs[name] != ours[name]
 
@@ -108,7 +108,7 @@ def test_the_model_reads_a_message_as_it_is_and_has_its_source(made: Path) -> No
 
 def test_the_warm_start_ends_where_it_should(learnt: PreparedOutcome) -> None:
     """Where the answer, and the end of the turn behind it, have the probability that was asked for."""
-    found = learnt.manifest.found
+    found = learnt.manifest["found"]
     assert 0.8 <= found["probability"] <= 1.0
     assert 0 < found["steps"] < 400
     assert found["steps"] % MEASURED_EVERY == 0
@@ -159,7 +159,7 @@ def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.Monk
     def prepared(settings: MaximaSettings, source: Path, folder: Path, **_: object) -> PreparedOutcome:
         asked.append((settings, source, folder))
         found = {"train": 1, "test": 1, "steps": 0, "probability": 0.5}
-        return PreparedOutcome(folder, FoundManifest(settings={}, sha256={}, found=found), made=True)
+        return PreparedOutcome(folder, {"found": found}, made=True)
 
     monkeypatch.setattr(smollm2_max, "prepare_smollm2_max", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))

@@ -213,7 +213,7 @@ def test_a_missing_package_is_named_with_what_else_to_use(
 @pytest.mark.long
 def test_the_packages_own_model(tmp_path: Path) -> None:
     outcome = smollm2_model.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
-    assert outcome.manifest.found["sha256"] == smollm2_model.TESTED_FILE
+    assert outcome.manifest["found"]["sha256"] == smollm2_model.TESTED_FILE
     assert "Apache License" in (outcome.folder / "LICENSE").read_text()
     tokenizer = AutoTokenizer.from_pretrained(outcome.folder)
     model = AutoModelForCausalLM.from_pretrained(outcome.folder)

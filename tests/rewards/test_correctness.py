@@ -16,9 +16,10 @@ def said(answer: str) -> str:
     return f"<reasoning>7+7=14;</reasoning><answer>{answer}</answer>"
 
 
-@pytest.mark.parametrize("answer", ["14", " 14 ", "\n14\n"])
-def test_the_wanted_answer_to_the_letter_earns_two(answer):
-    assert correctness(said(answer), "14") == 2.0
+@pytest.mark.parametrize(("answer", "wanted"), [("14", "14"), ("\n14 ", "14"), ("blue", "blue")])
+def test_the_wanted_answer_to_the_letter_earns_two(answer, wanted):
+    assert correctness(said(answer), wanted) == 2.0
+    assert correctness(said(answer.upper()), "blue") == 0.0
 
 
 WRITTEN = ["14.0", "014", "+14", "1.4e1", "140e-1", "14.", "0,014", "(14)", "14;", "14,", "14...", "'14'"]
@@ -76,11 +77,6 @@ def test_thousands_and_decimals_belong_to_the_number(answer, wanted):
     assert correctness(said(answer), wanted) == 1.5
 
 
-def test_percent_is_a_unit_and_not_a_division():
-    assert correctness(said("14%"), "14") == 1.5
-    assert correctness(said("14%"), "0.14") == 0.0
-
-
 def test_every_example_of_the_docstring_is_what_it_says():
     (_, *items) = re.split(r"^- ", inspect.getdoc(number_in), flags=re.M)
     examples = 0
@@ -125,11 +121,6 @@ def test_large_numbers_are_compared_exactly():
     assert correctness(said("$-1" + "0" * 39 + "1"), "-1" + "0" * 39 + "1") == 1.5
 
 
-def test_words_can_be_right_to_the_letter_only():
-    assert correctness(said("blue"), "blue") == 2.0
-    assert correctness(said("Blue"), "blue") == 0.0
-
-
 texts = st.text() | st.text("0123456789+-.,eEnaif٣⁴ =$%()x", max_size=30).map(said)
 
 
@@ -139,13 +130,6 @@ texts = st.text() | st.text("0123456789+-.,eEnaif٣⁴ =$%()x", max_size=30).map
 @example(said("9e9999"), "9e9999")
 def test_any_text_scores_and_never_raises(text, ground_truth):
     assert correctness(text, ground_truth) in (0.0, 1.5, 2.0)
-
-
-@given(st.integers())
-def test_an_integer_written_out_is_to_the_letter_and_with_a_point_is_equal(number):
-    assert correctness(said(str(number)), number) == 2.0
-    assert correctness(said(f"{number}.0"), number) == 1.5
-    assert correctness(said(str(number + 1)), number) == 0.0
 
 
 numbers = st.integers(-(10**30), 10**30)
