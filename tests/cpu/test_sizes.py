@@ -102,11 +102,7 @@ class TestPreset:
         # 2048 tokens are 16 blocks; 32 sequences would take 2.8 GiB. A micro-batch holds one sequence.
         config = on_cpu(folder(), prompt=1024, response=1024)
         assert composed_sizes(config) == [2048, 2**30, 108, True, 2048]
-
-    def test_between_the_bounds_it_is_32_sequences_and_the_block_that_vllm_keeps(
-        self, folder: Folder
-    ) -> None:
-        # 512 tokens: (32 · 4 + 1) · 128 · 46,080
+        # 512 tokens are between the bounds: (32 · 4 + 1) · 128 · 46,080
         assert composed_sizes(on_cpu(folder(), prompt=256, response=256))[1] == 760872960
 
     def test_one_sequence_may_need_more_than_the_upper_bound(self, folder: Folder) -> None:
@@ -129,14 +125,14 @@ class TestPreset:
         assert config.actor_rollout_ref.actor.use_dynamic_bsz is False
         assert config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is False
 
-    @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-0.5B", "/nowhere/model"])
-    def test_a_model_that_is_no_local_folder_has_fixed_sizes(self, model: str) -> None:
+    @pytest.mark.parametrize("text", [None, "{half", "[]", '{"vocab_size": "many"}'])
+    def test_a_model_that_is_no_folder_or_does_not_say_has_fixed_sizes(
+        self, tmp_path: Path, text: str | None
+    ) -> None:
+        if text is not None:
+            (tmp_path / "config.json").write_text(text)
+        model = "Qwen/Qwen2.5-0.5B" if text is None else str(tmp_path)
         assert composed_sizes(on_cpu(model)) == [None, 268435456, 16, True, 16384]
-
-    @pytest.mark.parametrize("text", ["{half", "[]", '{"vocab_size": "many"}'])
-    def test_so_has_one_whose_file_does_not_say(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "config.json").write_text(text)
-        assert composed_sizes(on_cpu(str(tmp_path))) == [None, 268435456, 16, True, 16384]
 
     @pytest.mark.parametrize(
         "budgets", [{"prompt": 8000, "response": 8000}, {"prompt": "many", "response": 64}]
@@ -269,17 +265,13 @@ class TestChecks:
             f"Type: {checks.CACHE}=1073741824, or {checks.LONGEST}=128"
         )
 
-    def test_only_what_vllm_is_certain_to_refuse_is_refused(self, folder: Folder) -> None:
-        longest, model = f"{checks.LONGEST}=8192", folder()
-        assert checks.check_cache(on_cpu(model, longest, f"{checks.CACHE}=377487360")) is None
+    @pytest.mark.parametrize("longest", ["8192", "null"])
+    def test_only_what_vllm_is_certain_to_refuse_is_refused(self, folder: Folder, longest: str) -> None:
+        """The model's own context counts where no length is set."""
+        length, model = f"{checks.LONGEST}={longest}", folder()
+        assert checks.check_cache(on_cpu(model, length, f"{checks.CACHE}=377487360")) is None
         with pytest.raises(SettingError, match="is 377487359"):
-            checks.check_cache(on_cpu(model, longest, f"{checks.CACHE}=377487359"))
-
-    def test_the_models_own_context_counts_where_no_length_is_set(self, folder: Folder) -> None:
-        model = folder()
-        config = on_cpu(model, f"{checks.LONGEST}=null", f"{checks.CACHE}=268435456")
-        with pytest.raises(SettingError, match="of 8192 tokens has 377487360 bytes"):
-            checks.check_cache(config)
+            checks.check_cache(on_cpu(model, length, f"{checks.CACHE}=377487359"))
 
     @pytest.mark.parametrize(
         "change",
@@ -295,13 +287,13 @@ class TestChecks:
         given = [] if change.startswith(checks.CACHE) else [f"{checks.CACHE}=1000"]
         assert checks.check_cache(on_cpu(folder(), *given, change)) is None
 
-    def test_a_window_may_need_less(self, folder: Folder) -> None:
-        model = folder(model_type="mistral", sliding_window=32)
-        assert checks.check_cache(on_cpu(model, f"{checks.CACHE}=1000")) is None
-
-    def test_vllms_own_variable_wins(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nor_with_a_window_or_with_vllms_own_variable(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small = f"{checks.CACHE}=1000"
+        assert checks.check_cache(on_cpu(folder(model_type="mistral", sliding_window=32), small)) is None
         monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
-        assert checks.check_cache(on_cpu(folder(), f"{checks.CACHE}=1000")) is None
+        assert checks.check_cache(on_cpu(folder(), small)) is None
 
     def test_a_bucket_smaller_than_the_embedding(self, folder: Folder) -> None:
         model = folder()

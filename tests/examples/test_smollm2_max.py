@@ -7,24 +7,20 @@ import pyarrow.parquet as pq
 import pytest
 import smollm2_max
 import torch
-import verl.trainer
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from smollm2_max import MaximaSettings
 from smollm2_model import MEASURED_EVERY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import grpo_verl_ext.config
 from grpo_verl_ext.rewards.rules import whole_response
 from grpo_verl_ext.tasks.folders import PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.verl_plugin import compose
 
 
 def place(folder: Path) -> PreparedFolder:
     return PreparedFolder(folder)
 
 
-TASKS = Path(smollm2_max.__file__).parent
-ALGORITHMS = sorted(file.stem for file in Path(grpo_verl_ext.config.__file__).parent.glob("algo/*.yaml"))
 SMALL = MaximaSettings(
     1, smallest=1, largest=9, test=12, start=0.0, steps=3, batch_size=4, learning_rate=1e-3
 )
@@ -61,11 +57,6 @@ def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
     assert {number for terms in train for number in terms} == set(range(10, 100))
 
 
-def test_the_seed_decides_the_problems() -> None:
-    assert smollm2_max.draw_numbers(MaximaSettings(1)) == smollm2_max.draw_numbers(MaximaSettings(1))
-    assert smollm2_max.draw_numbers(MaximaSettings(1)) != smollm2_max.draw_numbers(MaximaSettings(2))
-
-
 def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: Path) -> None:
     train, test = (pq.read_table(made / f"{split}.parquet").to_pylist() for split in ("train", "test"))
     assert (len(test), test[3]["extra_info"]) == (12, {"index": 3, "split": "test"})
@@ -77,10 +68,7 @@ def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: 
         assert whole_response(row["data_source"], truth, truth) == {"score": 1.0, "acc": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("response", "score"),
-    [("13", 1.0), (" 13\n", 1.0), ("13.", 0.0), ("13 13", 0.0), ("1 3", 0.0), ("013", 0.0), ("", 0.0)],
-)
+@pytest.mark.parametrize(("response", "score"), [(" 13\n", 1.0), ("13.", 0.0), ("1 3", 0.0), ("", 0.0)])
 def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: float) -> None:
     assert whole_response("", response, "13", {"index": 0}) == {"score": score, "acc": score}
 
@@ -147,12 +135,6 @@ def test_a_missing_model_is_named(
     assert "Type: python examples/tasks/smollm2_model.py" in capsys.readouterr().err
 
 
-def test_a_folder_begun_from_another_model_is_not_taken_for_this_one(made: Path, tmp_path: Path) -> None:
-    other = place(tmp_path / "model").make({"sha256": "1"}, lambda _: {"found": {}}, force=False).folder
-    with pytest.raises(PreparedFolderError, match="was made with other settings"):
-        smollm2_max.prepare_smollm2_max(SMALL, other, made, force=False)
-
-
 def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -170,16 +152,13 @@ def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def composed(*overrides: str) -> DictConfig:
-    folder = Path(verl.trainer.__file__).parent / "config"
-    with initialize_config_dir(config_dir=str(folder), version_base=None):
-        path = f"hydra.searchpath=[pkg://grpo_verl_ext/config,file://{TASKS}]"
-        return compose("ppo_trainer", overrides=[path, "+platform=cpu", "+task=smollm2_max", *overrides])
+    search = f"hydra.searchpath=[file://{Path(smollm2_max.__file__).parent}]"
+    return compose.composed([search, "+platform=cpu", "+task=smollm2_max", *overrides])
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_preset_composes_with_every_algorithm(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preset_has_its_folder_reward_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", "/somewhere")
-    config = composed(f"+algo={algorithm}", "task.seed=3")
+    config = composed("+algo=gvpo", "task.seed=3")
     OmegaConf.resolve(config)
     folder = str(smollm2_max.smollm2_max_folder(3))
     assert (config.task.folder, config.data.train_files) == (folder, f"{folder}/train.parquet")
