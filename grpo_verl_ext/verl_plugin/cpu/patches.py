@@ -12,6 +12,7 @@ from importlib.metadata import Distribution, DistributionFinder, PackageNotFound
 from typing import Any
 
 import torch
+from wrapt import wrap_function_wrapper
 
 from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT
 
@@ -45,11 +46,12 @@ def patch_value_model(model_module: Any) -> None:
     where the flash-attn package is missing. The replacement makes the same call with the configured
     attention; verl looks it up at each call.
     """
-    from transformers import AutoModelForTokenClassification
 
     def load_valuehead_model(
         local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
     ) -> Any:
+        from transformers import AutoModelForTokenClassification
+
         return AutoModelForTokenClassification.from_pretrained(
             local_path,
             torch_dtype=torch_dtype,
@@ -69,13 +71,11 @@ def patch_polling(replay_buffer: Any) -> None:
     would be lost. A user's own sampler (``trainer.v1.sampler.custom_sampler``) that gives an interval keeps
     it.
     """
-    original = replay_buffer.ReplayBuffer.__init__
 
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **{"poll_interval": _POLL_SECONDS, **kwargs})
+    def init(original: Any, _self: Any, args: Any, kwargs: Any) -> None:
+        original(*args, **{"poll_interval": _POLL_SECONDS, **kwargs})
 
-    replay_buffer.ReplayBuffer.__init__ = init
+    wrap_function_wrapper(replay_buffer, "ReplayBuffer.__init__", init)
 
 
 def patch_weight_socket(vllm_rollout: Any) -> None:
@@ -86,14 +86,12 @@ def patch_weight_socket(vllm_rollout: Any) -> None:
     machine then wait for each other for ever, or load each other's weights. `rollout.CpuWorkerExtension`
     names the receiver's end. verl has no setting for it.
     """
-    original = vllm_rollout.ServerAdapter.__init__
 
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.zmq_handle = socket_of_this_ray(self.zmq_handle)
+    def init(original: Any, adapter: Any, args: Any, kwargs: Any) -> None:
+        original(*args, **kwargs)
+        adapter.zmq_handle = socket_of_this_ray(adapter.zmq_handle)
 
-    vllm_rollout.ServerAdapter.__init__ = init
+    wrap_function_wrapper(vllm_rollout, "ServerAdapter.__init__", init)
 
 
 def socket_of_this_ray(handle: str) -> str:
