@@ -55,9 +55,7 @@ class LearnedReward:
         """Return for each step P(right | prompt, response up to the step's end), 0 … 1.
 
         One forward pass for all steps: with causal attention, what follows a step does not change its score.
-
-        Args:
-            ends: for each step the number of characters of the response up to its end, in any order.
+        Its end is the number of characters of the response up to it; ends may have any order.
         """
         of_piece = self.scores_of_pieces(prompt, pieces(response, ends)) if ends else []
         of_end = dict(zip(sorted({*ends}), of_piece, strict=True))

@@ -58,17 +58,10 @@ def whole_response(
     extra_info: object = None,  # noqa: ARG001
     **_: object,
 ) -> dict[str, float]:
-    """Compare the response, without white space around it, with the ground truth.
+    """Return as ``score`` and ``acc`` 1.0 if the response, stripped, is the ground truth, else 0.0.
 
-    It is a reward function of verl's, for prompts that ask for the answer alone::
-
-        reward:
-          custom_reward_function:
-            path: pkg://grpo_verl_ext.rewards.rules
-            name: whole_response
-
-    Returns:
-        ``score`` and ``acc``: 1.0 if they are the same text, else 0.0.
+    It is a reward function of verl's, ``pkg://grpo_verl_ext.rewards.rules``, for prompts that ask for the
+    answer alone.
     """
     right = float(solution_str.strip() == str(ground_truth))
     return {"score": right, "acc": right}

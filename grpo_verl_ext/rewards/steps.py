@@ -3,10 +3,7 @@
 Beside ``score``, a reward function may return ``step_rewards``, a list of numbers, and where each step ends:
 ``step_ends``, characters of the decoded response up to and including the step, or ``step_end_tokens``,
 positions of last tokens. They are checked here, and the token is found at which each step ends.
-
-Additions such as ``7+2=9;`` are found and graded. `compute_score` grades from texts alone, for
-``reward_model.step_label`` of ``iterate``: `weighted_sum` takes the terms from the row's ``extra_info``,
-which a rollout dump does not have.
+Additions of chain_sum such as ``7+2=9;`` are found and graded.
 """
 
 from __future__ import annotations
@@ -14,9 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_verl_ext.rewards.rules import correctness
 
@@ -35,8 +31,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _De
     """Return the position of each step's last token.
 
     Raises:
-        StepRewardError: rewards and ends differ in number, a reward is not a finite number, or a step ends
-            outside the response.
+        StepRewardError: the reported steps are not those of such a response.
     """
     key, ends = _checked(reported, len(decode(ids)), len(ids))
     return ends if key == TOKEN_ENDS else [last_token(decode, ids, end) for end in ends]
@@ -73,9 +68,8 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
         if not hasattr(values, "__len__"):
             raise StepRewardError(f"{name} is {values!r}; valid is a list")
     if len(rewards) != len(ends):
-        raise StepRewardError(
-            f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}; valid is one for one"
-        )
+        counted = f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}"
+        raise StepRewardError(f"{counted}; valid is one for one")
     for reward in rewards:
         try:
             finite = math.isfinite(reward)
@@ -112,8 +106,7 @@ def last_token(decode: _Decode, ids: Sequence[int], end: int) -> int:
 _STEP = re.compile(r"(?<![0-9])([0-9]{1,9})\+([0-9]{1,9})=([0-9]{1,9});")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One addition ``left+right=result;`` at the characters ``start`` … ``end`` (exclusive) of a response."""
 
     left: int
@@ -132,7 +125,7 @@ def find_steps(solution_str: str) -> list[Step]:
     reasoning = rest.partition("</reasoning>")[0]
     offset = len(before) + len(opened)
     return [
-        Step(int(found[1]), int(found[2]), int(found[3]), found.start() + offset, found.end() + offset)
+        Step(*map(int, found.groups()), found.start() + offset, found.end() + offset)
         for found in _STEP.finditer(reasoning)
     ]
 
@@ -145,10 +138,10 @@ def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
     that the problem does not ask for earns nothing.
     """
     lefts = [terms[0], *(step.result for step in steps)]
-    rights: list[int | None] = [*terms[1:], *([None] * len(steps))]
+    rights = [*terms[1:], *([None] * len(steps))]
     return [
-        step.left + step.right == step.result and (step.left, step.right) == wanted
-        for step, wanted in zip(steps, zip(lefts, rights, strict=False), strict=False)
+        step[:3] == (left, right, step.left + step.right)
+        for step, left, right in zip(steps, lefts, rights, strict=False)
     ]
 
 
@@ -163,9 +156,8 @@ def step_rewards(
 ) -> tuple[list[float], list[int]]:
     """Return a reward for every addition written, 1 if right and 0 if not, and one for the answer.
 
-    Returns:
-        The rewards, and for each the number of characters up to and including its step; the answer is the
-        last step and ends with the response. An empty response has no step.
+    Beside them, for each the number of characters up to and including its step; the answer is the last step
+    and ends with the response. An empty response has no step.
     """
     steps = find_steps(solution_str)
     rewards = [float(right) for right in grade_steps(steps, terms)]
@@ -185,7 +177,7 @@ def compute_score(
 ) -> dict[str, Any]:
     """Return ``step_rewards`` and ``step_ends`` as `weighted_sum` does, and the answer's as ``score``.
 
-    ``extra_info["prompt"]`` is a text that has the problem, such as ``3+4+2=?``.
+    The terms are those of ``extra_info["prompt"]``, such as ``3+4+2=?``, for a rollout dump has no others.
     """
     found = re.search(r"([0-9](?:\+[0-9])*)=\?", extra_info["prompt"])
     if found is None:

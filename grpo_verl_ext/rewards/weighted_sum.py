@@ -9,16 +9,8 @@ In verl's configuration::
         reward_kwargs:
           weights: {correctness: 1.0, format: 1.0, my_package.rewards.f: 0.5}
 
-What verl 0.9 does with the keys of the returned dictionary:
-
-- ``score`` is the reward, placed on the response's last token. Its training metrics are
-  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl. The
-  ``grpo_ext_…`` trainer modes log the mean of each as ``training_reward/<key>``.
-- Every key travels with its response as ``extra_fields["reward_extra_info"]``, where
-  ``algorithm.filter_groups.metric=acc`` (or any other key) finds it.
-- In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
-  ``rollout.val_kwargs.n``, with ``best@…`` and ``worst@…`` beside it if N > 1. verl takes ``acc`` for the
-  main result, ``val-core/<data_source>/acc/mean@N``, in which responses that never came count as 0.
+verl takes ``score`` for the reward and filters groups by any key. In validation each becomes
+``val-aux/<data_source>/<key>/mean@N``, and ``acc`` the main result, ``val-core/<data_source>/acc/mean@N``.
 """
 
 from __future__ import annotations

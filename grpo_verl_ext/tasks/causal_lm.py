@@ -70,12 +70,9 @@ def train_model(
 def encode(
     tokenizer: PreTrainedTokenizerBase, examples: list[tuple[str, str]], max_response_tokens: int
 ) -> Part:
-    """Return token ids and labels, (B, T) each, padded on the right.
+    """Return token ids and labels of messages with responses, (B, T) each, padded on the right.
 
     Only the response and its end of turn are labelled, and no more of them than the budget.
-
-    Args:
-        examples: pairs of a user's message and a response.
     """
     chats = [[{"role": "user", "content": question}] for question, _ in examples]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
@@ -141,9 +138,12 @@ def sample(
     batch = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True, **template
     ).to(model.device)
-    drawn = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
-    # a model's own generation settings may have a penalty
-    how = {"do_sample": bool(drawn), "repetition_penalty": 1.0, **drawn}
+    how: dict[str, Any] = (
+        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        if temperature > 0
+        else {"do_sample": False}
+    )
+    how["repetition_penalty"] = 1.0  # a model's own generation settings may have one
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         tokens = model.generate(**batch, **how, max_new_tokens=max_response_tokens)

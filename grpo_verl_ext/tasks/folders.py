@@ -30,7 +30,6 @@ class PreparedOutcome:
     Attributes:
         manifest: the content of ``manifest.json``: ``settings``, all that the folder depends on; ``sha256``,
             path inside the folder → digest, for each file but the manifest; and what ``build`` returned.
-        made: False if the folder was there already and nothing was done.
         moved_aside: new path of the folder that ``force`` replaced.
     """
 

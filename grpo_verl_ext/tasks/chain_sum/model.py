@@ -52,10 +52,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Return the tokenizer, ready to be saved next to a model.
-
-    Decoding its tokens gives any text back in Unicode's composed form (NFC), which Qwen2 tokenizers apply.
-    """
+    """Return the tokenizer; decoding gives any text back in Unicode's composed form (NFC), as Qwen2's do."""
     letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
     tokenizer = Qwen2Tokenizer(
         vocab=letters | {mark: 256 + index for index, mark in enumerate(MARKS)},
@@ -150,7 +147,6 @@ def accuracy(
     √(a(1−a)/n), 0.02 at n = 512.
 
     Args:
-        model_folder: a Hugging Face model folder with its tokenizer.
         parquet: a data file in verl's format, of at least ``n`` rows.
         temperature: 0 takes the most likely token every time.
     """

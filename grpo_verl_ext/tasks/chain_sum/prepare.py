@@ -39,9 +39,7 @@ def prepare_chain_sum(
 ) -> PreparedOutcome:
     """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there (`PreparedFolder.make`).
 
-    Args:
-        root: the cache folder; by default ``cache_root()``.
-        on_step: called with the steps done and the steps in all, after each step of the warm start.
+    ``on_step`` is called with the steps done and the steps in all, after each step of the warm start.
     """
     of = settings or TaskSettings()
     folder = prepared.place(prepared.chain_sum_folder(seed, root, of.name))

@@ -32,8 +32,6 @@ class TaskSettings:
         rewrite_share: probability that the steps are written once more, again and again, in the responses of
             the warm start, so that lengths vary between responses to one prompt. Below a half: the most
             likely response then has no repetition.
-        max_response_tokens: budget of a response.
-        steps: optimizer steps of the warm start.
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
         short_slip_share: the same for problems of at most three terms.

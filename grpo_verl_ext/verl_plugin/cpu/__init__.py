@@ -27,9 +27,13 @@ def is_cpu_chosen() -> bool:
 
 def install_platform() -> None:
     """Register the CPU platform, and patch verl's modules for it as they are imported; safe to call twice."""
-    from grpo_verl_ext.verl_plugin.cpu import patches, platform
+    from verl.plugin.platform import PlatformRegistry
 
-    platform.register_platform()
+    from grpo_verl_ext.verl_plugin.cpu import patches
+    from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
+
+    if PlatformRegistry.get("cpu") is not PlatformCPU:
+        PlatformRegistry.register(platform="cpu")(PlatformCPU)
     patches.install_vllm_alias()
     register_post_import_hook(patches.patch_process_group, "verl.utils.distributed")
     register_post_import_hook(patches.patch_value_model, "verl.utils.model")

@@ -47,15 +47,15 @@ def check_cache(config: DictConfig) -> None:
         return
     least = tokens * shape.cache_numbers * sizes.FP32
     if given < least:
-        both = config.data.max_prompt_length + config.data.max_response_length
+        both, model = config.data.max_prompt_length + config.data.max_response_length, setting(config, MODEL)
         shorter = f", or {LONGEST}={both}" if both < tokens else ""
         raise SettingError(
             CACHE,
             given,
-            why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in "
-            f"{setting(config, MODEL)}, and vLLM starts only with room for one",
+            why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in {model}, and vLLM "
+            "starts only with room for one",
             valid=f"an integer ≥ {sizes.cache_of(1, shape, tokens)}",
-            fix=Line(f"{CACHE}={sizes.kv_cache_bytes(setting(config, MODEL), tokens)}", more=shorter),
+            fix=Line(f"{CACHE}={sizes.kv_cache_bytes(model, tokens)}", more=shorter),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import torch
-from verl.plugin.platform import PlatformBase, PlatformRegistry
+from verl.plugin.platform import PlatformBase
 
 from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT, is_cpu_chosen
 
@@ -98,9 +98,3 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
         replica that only costs start-up time. The engine has its own process either way.
         """
         return {**VLLM_ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-
-
-def register_platform() -> None:
-    """Register the platform with verl's detection, after every accelerator."""
-    if PlatformRegistry.get("cpu") is not PlatformCPU:
-        PlatformRegistry.register(platform="cpu")(PlatformCPU)

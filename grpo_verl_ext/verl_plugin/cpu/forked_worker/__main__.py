@@ -79,10 +79,6 @@ class _Worker:
             raise OSError(errno.EINVAL, f"no {_RAYLET} among the arguments")
         return f"\0{found[0]}.fork"
 
-    def reads_as(self, other: _Worker) -> bool:
-        """Whether imports find the same modules in both environments."""
-        return all(self.environment.get(name) == other.environment.get(name) for name in READ_BY_IMPORTS)
-
     def run(self) -> None:
         """Turn this process, a fork, into the worker."""
         import numpy as np
@@ -207,10 +203,9 @@ def _serve(listener: socket.socket, first: _Worker) -> _Worker:
 
 
 def _is_fork() -> bool:
-    """Fork, and return whether this is the child.
+    """Fork, and return whether this is the child, which is set up as Ray sets up a worker.
 
-    The child is set up as Ray sets up a worker: in a process group of its own, which Ray ends when the worker
-    has died, and with Python's default handling of SIGCHLD.
+    That is, in a process group of its own, which Ray ends when the worker has died.
     """
     if os.fork():
         return False
@@ -229,7 +224,7 @@ def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
         if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"a process of user {user} asked for a worker, and is refused")
         worker = _Worker.from_json(_received(connection, streams))
-        if worker.reads_as(first):
+        if all(worker.environment.get(name) == first.environment.get(name) for name in READ_BY_IMPORTS):
             connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
             if _is_fork():
                 for stream, number in zip(streams, _STANDARD_STREAMS, strict=True):
