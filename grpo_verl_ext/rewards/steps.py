@@ -125,7 +125,7 @@ def find_steps(solution_str: str) -> list[Step]:
     reasoning = rest.partition("</reasoning>")[0]
     offset = len(before) + len(opened)
     return [
-        Step(*map(int, found.groups()), found.start() + offset, found.end() + offset)
+        Step(int(found[1]), int(found[2]), int(found[3]), found.start() + offset, found.end() + offset)
         for found in _STEP.finditer(reasoning)
     ]
 

@@ -104,11 +104,8 @@ class TestPreset:
         assert composed_sizes(config) == [2048, 2**30, 108, True, 2048]
         # 512 tokens are between the bounds: (32 · 4 + 1) · 128 · 46,080
         assert composed_sizes(on_cpu(folder(), prompt=256, response=256))[1] == 760872960
-
-    def test_one_sequence_may_need_more_than_the_upper_bound(self, folder: Folder) -> None:
-        # 131,072 tokens: (1024 + 1) · 128 · 46,080
-        model = folder(max_position_embeddings=131072)
-        config = on_cpu(model, f"{checks.LONGEST}=131072")
+        # One sequence of 131,072 may need more: (1024 + 1) · 128 · 46,080
+        config = on_cpu(folder(max_position_embeddings=131072), f"{checks.LONGEST}=131072")
         assert composed_sizes(config)[:2] == [131072, 6045696000]
 
     def test_the_length_that_somebody_sets_counts_and_so_does_everything_else(self, folder: Folder) -> None:
@@ -338,56 +335,47 @@ class TestMemory:
         batch = f"{ROLLOUT}.n=4", f"{ACTOR}.ppo_mini_batch_size=1"
         return on_cpu(model, *batch, *overrides)
 
-    @pytest.mark.parametrize(("spare", "said"), [(0, 0), (-1, 1)])
-    def test_a_machine_that_is_too_small(
-        self, model: str, monkeypatch: pytest.MonkeyPatch, spare: int, said: int
-    ) -> None:
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: self.NEEDED + spare)
-        assert len(list(checks.advise_memory(self.config(model)))) == said
+    @pytest.fixture
+    def said(self, model: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+        """The warnings on a machine with this much memory."""
+
+        def said(there: int, *overrides: str) -> list[str]:
+            monkeypatch.setattr(checks, "memory_of_machine", lambda: there)
+            return [str(each) for each in checks.advise_memory(self.config(model, *overrides))]
+
+        return said
+
+    def test_a_machine_that_is_too_small(self, said: Callable[..., list[str]]) -> None:
+        assert said(self.NEEDED) == []
+        (advice,) = said(self.NEEDED - 1)
+        assert advice.startswith(MODEL)
 
     def test_each_rank_has_a_rollout_and_micro_batches_and_a_reference_is_one_more(
-        self, model: str, monkeypatch: pytest.MonkeyPatch
+        self, said: Callable[..., list[str]]
     ) -> None:
-        config = self.config(model, "trainer.n_gpus_per_node=2", "algorithm.grpo_ext.gvpo_anchor=ref")
+        more = "trainer.n_gpus_per_node=2", "algorithm.grpo_ext.gvpo_anchor=ref"
         # two ranks with 256 tokens each
         needed = self.NEEDED + 2 * 40_000_000 + 268435456
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed)
-        assert list(checks.advise_memory(config)) == []
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
-        (advice,) = checks.advise_memory(config)
-        assert "reference 0.0" in str(advice)
-        assert advice.key == MODEL
+        assert said(needed, *more) == []
+        assert "reference 0.0" in said(needed - 1, *more)[0]
 
     def test_each_reward_process_has_the_reward_model(
-        self, model: str, monkeypatch: pytest.MonkeyPatch
+        self, model: str, said: Callable[..., list[str]]
     ) -> None:
         path = f"algorithm.grpo_ext.reward_model.path={model}"
-        config = self.config(model, "reward.num_workers=2", path)
         needed = self.NEEDED + 2 * 40_000_000
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed)
-        assert list(checks.advise_memory(config)) == []
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
-        (advice,) = checks.advise_memory(config)
-        assert "reward model 0.1" in str(advice)
-        assert str(advice).endswith("a smaller model>, or trainer.n_gpus_per_node=1")
-
-    def test_where_the_reward_model_takes_most_there_is_another_remedy(
-        self, model: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """In float32 200 processes hold 8 GB; as in the file, two bytes a weight, half of it."""
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: self.NEEDED + 200 * 40_000_000 - 1)
-        section = "algorithm.grpo_ext.reward_model"
-        config = self.config(model, "reward.num_workers=200", f"{section}.path={model}")
-        (advice,) = checks.advise_memory(config)
-        assert str(advice).endswith("Type: reward.num_workers=1, or a smaller reward model")
-
-        half = self.config(
-            model, "reward.num_workers=200", f"{section}.path={model}", f"{section}.dtype=auto"
-        )
-        assert list(checks.advise_memory(half)) == []
-        least = self.NEEDED + 200 * 20_000_000
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: least)
-        assert len(list(checks.advise_memory(half))) == 1, "the header of the file comes on top"
+        assert said(needed, path, "reward.num_workers=2") == []
+        (advice,) = said(needed - 1, path, "reward.num_workers=2")
+        assert "reward model 0.1" in advice
+        assert advice.endswith("a smaller model>, or trainer.n_gpus_per_node=1")
+        # in float32 200 processes hold 8 GB; as in the file, two bytes a weight, half of it
+        many = path, "reward.num_workers=200"
+        (advice,) = said(self.NEEDED + 200 * 40_000_000 - 1, *many)
+        assert advice.endswith("Type: reward.num_workers=1, or a smaller reward model")
+        half = *many, "algorithm.grpo_ext.reward_model.dtype=auto"
+        assert said(self.NEEDED + 200 * 40_000_000 - 1, *half) == []
+        # the header of the file comes on top
+        assert len(said(self.NEEDED + 200 * 20_000_000, *half)) == 1
 
     def test_a_container_with_less_than_its_machine(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
