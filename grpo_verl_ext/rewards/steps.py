@@ -60,10 +60,8 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
     key = CHARACTER_ENDS if CHARACTER_ENDS in reported else TOKEN_ENDS
     ends = reported.get(key)
     if rewards is None or ends is None:
-        raise StepRewardError(
-            f"the reward function returned {sorted(set(KEYS) & reported.keys())}; valid is {REWARDS} with "
-            f"{CHARACTER_ENDS} or {TOKEN_ENDS}"
-        )
+        valid, found = f"{REWARDS} with {CHARACTER_ENDS} or {TOKEN_ENDS}", sorted({*KEYS} & reported.keys())
+        raise StepRewardError(f"the reward function returned {found}; valid is {valid}")
     for name, values in ((REWARDS, rewards), (key, ends)):
         if not hasattr(values, "__len__"):
             raise StepRewardError(f"{name} is {values!r}; valid is a list")

@@ -74,10 +74,9 @@ def compute_score(
 
     Returns:
         ``score`` = Σ weight × reward; ``acc``, that of the first function of yours that returns one, else 1.0
-        if the answer is right, to the letter or as a number, and 0.0 if not; and each reward without its
-        weight, a function's under `functions.reported_name`. Where ``extra_info["response"]`` is a text also
-        ``gold``, 1.0 if the response is that text to the letter, else 0.0. With ``step_rewards`` also the
-        reward ``steps``, and ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
+        if the answer is right and 0.0 if not; each reward without its weight; ``gold``, 1.0 if the response
+        is ``extra_info["response"]`` to the letter; and with ``step_rewards`` the reward ``steps``, and
+        ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
     """
     check_weights(weights)
     if unknown := sorted(passed_by_verl.keys() - {*PASSED_BY_VERL}):

@@ -121,14 +121,9 @@ def test_a_row_is_as_verl_reads_it(tmp_path: Path) -> None:
     assert row["reward_model"] == {"style": "rule", "ground_truth": entry["answer"]}
     (bare, *_), _ = drawn(tmp_path / "bare", settings("chain_sum", system=""))
     assert bare["prompt"] == row["prompt"][1:]
-
-
-def test_a_prompt_that_asks_for_the_answer_alone(tmp_path: Path) -> None:
-    (row, *_), _ = drawn(tmp_path / "rows", settings("chain_sum"))
-    answer = row["reward_model"]["ground_truth"]
-    told = reward.score_whole_response("", f" {answer}\n", answer, row["extra_info"])
+    told = reward.score_whole_response("", f" {entry['answer']}\n", entry["answer"], row["extra_info"])
     assert (told["score"], told["acc"]) == (1.0, 1.0)
-    assert scored(row, answer)["score"] == 0.0
+    assert scored(row, entry["answer"])["score"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -252,21 +247,19 @@ def test_prepare_gives_the_same_bytes_whatever_the_hashes(
     assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
 
 
-@pytest.mark.parametrize(("more", "system"), [([], SYSTEM_PROMPT), (["--system", ""], "")])
-def test_the_command_passes_its_options_on(
-    more: list[str], system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_has_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def prepared(of: GymSettings, folder: Path, **_: object) -> PreparedOutcome:
-        asked.append((of, folder))
-        return PreparedOutcome(folder, {"found": {"left_out": {}}}, made=True)
+    def prepared(*of: object, **_: object) -> PreparedOutcome:
+        asked.append(of)
+        return PreparedOutcome(tmp_path, {"found": {"left_out": {}}}, made=True)
 
     monkeypatch.setattr(gym, "prepare_reasoning_gym", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["gym.py", *["--task=gcd", "--train=8", "--test=4", "--seed=3"], *more])
+    monkeypatch.setattr(sys, "argv", ["gym.py", "--task=gcd", "--seed=3", "--system", ""])
     gym.main()
-    assert asked == [(GymSettings("gcd", {}, 8, 4, 3, system), tmp_path / "reasoning_gym" / "gcd" / "seed-3")]
+    folder = tmp_path / "reasoning_gym" / "gcd" / "seed-3"
+    assert asked == [(GymSettings("gcd", {}, 4096, 512, 3, ""), folder)]
 
 
 @pytest.mark.parametrize("word", ["max_terms", "=3", "max terms=3", "max_terms=[3"])

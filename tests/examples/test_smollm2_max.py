@@ -7,14 +7,14 @@ import pyarrow.parquet as pq
 import pytest
 import smollm2_max
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from smollm2_max import MaximaSettings
 from smollm2_model import MEASURED_EVERY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_verl_ext.rewards.rules import whole_response
 from grpo_verl_ext.tasks.folders import PreparedFolder, PreparedFolderError, PreparedOutcome
-from grpo_verl_ext.verl_plugin import compose
+from grpo_verl_ext.verl_plugin.compose import composed
 
 
 def place(folder: Path) -> PreparedFolder:
@@ -151,14 +151,10 @@ def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert asked == [(MaximaSettings(3), source, folder)]
 
 
-def composed(*overrides: str) -> DictConfig:
-    search = f"hydra.searchpath=[file://{Path(smollm2_max.__file__).parent}]"
-    return compose.composed([search, "+platform=cpu", "+task=smollm2_max", *overrides])
-
-
-def test_the_preset_has_its_folder_reward_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preset_has_the_tasks_folder_reward_and_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", "/somewhere")
-    config = composed("+algo=gvpo", "task.seed=3")
+    search = f"hydra.searchpath=[file://{Path(smollm2_max.__file__).parent}]"
+    config = composed([search, "+platform=cpu", "+task=smollm2_max", "+algo=gvpo", "task.seed=3"])
     OmegaConf.resolve(config)
     folder = str(smollm2_max.smollm2_max_folder(3))
     assert (config.task.folder, config.data.train_files) == (folder, f"{folder}/train.parquet")
@@ -167,14 +163,9 @@ def test_the_preset_has_its_folder_reward_and_rate(monkeypatch: pytest.MonkeyPat
     assert config.actor_rollout_ref.actor.optim.lr == 1e-5
     assert config.reward.custom_reward_function.path == f"pkg://{whole_response.__module__}"
     assert config.reward.custom_reward_function.name == whole_response.__name__
-
-
-def test_the_budgets_are_those_of_the_task() -> None:
-    config = composed()
     # max, ( and ")=" and the comma are a token each, and so is every digit
     assert config.data.max_prompt_length == smollm2_max.MAX_PROMPT_TOKENS == 4 + 4
     # two digits and the end of the turn, and room to go on where the end should be
     assert config.data.max_response_length == smollm2_max.MAX_RESPONSE_TOKENS > 2 + 1
     assert config.data.val_batch_size == MaximaSettings(1).test
     assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
-    assert config.actor_rollout_ref.rollout.val_kwargs.n == 1

@@ -5,10 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from grpo_verl_ext.rewards.weighted_sum import REWARDS, check_weights, compute_score
+from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
 
 RIGHT = "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>"
 TERMS = {"terms": [3, 4, 2]}
@@ -57,20 +55,6 @@ def test_a_misspelt_setting_is_refused_and_verls_own_extras_are_not():
         compute_score("chain_sum", RIGHT, "9", weigths={"format": 1.0})
     extras = {"reward_router_address": "localhost:1", "reward_model_tokenizer": object()}
     assert compute_score("chain_sum", RIGHT, "9", **extras)["acc"] == 1.0
-
-
-@given(
-    st.text() | st.text("<answer>/reasoning0123456789+=;").map(lambda t: f"<reasoning>{t}</answer>"),
-    st.text() | st.integers(),
-)
-def test_any_response_scores_with_the_same_keys(text, ground_truth):
-    result = compute_score("chain_sum", text, ground_truth, TERMS, weights=dict.fromkeys(REWARDS, 1.0))
-    assert list(result) == ["score", "acc", "correctness", "format", "steps"]
-    assert all(type(value) is float for value in result.values())
-    assert result["score"] == pytest.approx(
-        result["correctness"] + result["format"] + result["steps"], abs=1e-12
-    )
-    assert result["acc"] == (result["correctness"] > 0)
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,8 @@ def patch_value_model(model_module: Any) -> None:
 def patch_polling(replay_buffer: Any) -> None:
     """Poll for finished rollouts every `_POLL_SECONDS`.
 
-    Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks for finished rollouts every 2 s,
-    and has no setting for it. With models small enough for a CPU a step takes about 5 s, of which up to 2 s
-    would be lost. A user's own sampler (``trainer.v1.sampler.custom_sampler``) that gives an interval keeps
-    it.
+    Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks every 2 s, and has no setting for
+    it; a step of a small model takes about 5 s. A user's own sampler that gives an interval keeps it.
     """
 
     def init(original: Any, _self: Any, args: Any, kwargs: Any) -> None:

@@ -82,14 +82,16 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
     # by which Ray assigns the resource that verl's pools ask for, which counts logical slots here
     visible_devices_envvar = staticmethod(lambda: "CUDA_VISIBLE_DEVICES")
     ray_resource_name = staticmethod(lambda: "GPU")
-    # Ray may set all variables.
-    ray_noset_envvars = staticmethod(lambda: [])
     # Weights are transferred through shared memory of the host, not of a device.
     is_ipc_supported = staticmethod(lambda: False)
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:  # noqa: ARG002  # verl's signature
         """Whether ``VERL_PLATFORM=cpu`` asks for this platform."""
         return is_cpu_chosen()
+
+    def ray_noset_envvars(self) -> list[str]:
+        """Return no variables: Ray may set all of them."""
+        return []
 
     def rollout_env_vars(self) -> dict[str, str]:
         """Return variables that make vLLM choose its CPU platform and run its worker in the engine's process.

@@ -28,7 +28,6 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
-from typing import Any
 
 MODULES = (
     "verl.trainer.main_ppo",
@@ -59,17 +58,6 @@ class _Worker:
     arguments: list[str]
     environment: dict[str, str]
     folder: str
-
-    @classmethod
-    def from_json(cls, message: bytes) -> _Worker:
-        """Read what `_ask_for_fork` sends; raises ValueError where it is something else."""
-        said: Any = json.loads(message)
-        match said:
-            case {"arguments": [_, *_] as words, "environment": dict(variables), "folder": str(folder)} if (
-                all(isinstance(word, str) for word in [*words, *variables.values()])
-            ):
-                return cls(words, variables, folder)
-        raise ValueError("it has not the arguments, environment and folder of a worker")
 
     @property
     def address(self) -> str:
@@ -223,14 +211,14 @@ def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
     try:
         if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"a process of user {user} asked for a worker, and is refused")
-        worker = _Worker.from_json(_received(connection, streams))
+        worker = _Worker(**json.loads(_received(connection, streams)))
         if all(worker.environment.get(name) == first.environment.get(name) for name in READ_BY_IMPORTS):
             connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
             if _is_fork():
                 for stream, number in zip(streams, _STANDARD_STREAMS, strict=True):
                     os.dup2(stream, number)
                 return worker
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         print(f"grpo_verl_ext: no worker for a request: {error}", file=sys.stderr, flush=True)
     finally:
         for stream in streams:
