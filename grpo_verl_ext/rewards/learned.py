@@ -78,9 +78,8 @@ def step_tokens(
 ) -> tuple[list[int], list[int]]:
     """Return the tokens that a model of steps reads, and the position of each step's last token among them.
 
-    Beginning of sequence (where the tokenizer has one), prompt, then the steps. Each is tokenized alone, so
-    that no token spans two steps. TRL's ``PRMTrainer`` makes the same tokens with an empty
-    ``step_separator``.
+    Prompt and steps are tokenized alone, so that no token spans two steps, as by TRL's ``PRMTrainer`` with an
+    empty ``step_separator``.
     """
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     ids = [*begin, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]

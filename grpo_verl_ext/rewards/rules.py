@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_EXACT, _EQUAL, _WRONG = 2.0, 1.5, 0.0
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
-_TAG_REWARD = 0.2
 
 # Digits 0–9, points and commas, with an exponent if one follows: a candidate for a number.
 _RUN = re.compile(r"[0-9.,]+(?:[eE][+-]?[0-9]+)?")
@@ -36,19 +34,16 @@ def correctness(solution_str: str, ground_truth: object) -> float:
     """
     answer, wanted = answer_of(solution_str), str(ground_truth).strip()
     if answer is None:
-        return _WRONG
+        return 0.0
     if answer == wanted:
-        return _EXACT
+        return 2.0
     number = number_in(answer)
-    return _EQUAL if number is not None and number == number_in(wanted) else _WRONG
+    return 1.5 if number is not None and number == number_in(wanted) else 0.0
 
 
 def format_reward(solution_str: str, _ground_truth: object = None) -> float:
-    """Return 0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count.
-
-    The ground truth is accepted, as by any rule, and not used.
-    """
-    return _TAG_REWARD * sum(tag in solution_str for tag in TAGS)
+    """Return 0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count."""
+    return 0.2 * sum(tag in solution_str for tag in TAGS)
 
 
 def whole_response(

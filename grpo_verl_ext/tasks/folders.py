@@ -50,8 +50,7 @@ class PreparedFolder:
     """Where a prepared folder is, or is to be.
 
     Attributes:
-        command: the command line that makes the folder; None where the user knows it.
-        key: the setting that names the folder, for messages.
+        command: the command line that makes the folder, and ``key`` the setting that names it, for messages.
         format: version of the layout, as the manifest has it; a folder of another has to be made again.
         files: what every such folder has, besides the manifest.
     """
@@ -73,10 +72,7 @@ class PreparedFolder:
         Args:
             build: fills a folder, and returns the manifest's other fields.
             force: make the folder in any case, and keep the old one under another name; in its place if
-                that fails.
-
-        Raises:
-            PreparedFolderError: the folder is there but damaged or of other settings, and ``force`` is off.
+                that fails. Without it a folder that is damaged or of other settings is refused.
         """
         if self.path.exists() and not force:  # another user's, perhaps, and not to be locked
             return self._found(settings)
@@ -100,12 +96,7 @@ class PreparedFolder:
             return PreparedOutcome(self.path, json.loads(text), made=True, moved_aside=aside)
 
     def check(self) -> dict[str, Any]:
-        """Compare every file with the manifest, and return that.
-
-        Raises:
-            PreparedFolderError: the folder is missing, or a file in it is missing or changed; nothing is
-                touched.
-        """
+        """Compare every file with the manifest, and return that; PreparedFolderError if one is another."""
         if not self.path.is_dir():
             what_to_type = f"; type: {self.command}" if self.command else ""
             raise PreparedFolderError(f"{self._where}: no such folder{what_to_type}")

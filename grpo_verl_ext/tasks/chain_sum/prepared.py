@@ -123,5 +123,5 @@ def place(folder: Path | str) -> PreparedFolder:
 
 
 def read_checked(folder: Path | str) -> dict[str, Any]:
-    """Compare every file of a folder with its manifest, and return that; raises as `PreparedFolder.check`."""
+    """Return the manifest of a folder as `PreparedFolder.check` does."""
     return place(folder).check()

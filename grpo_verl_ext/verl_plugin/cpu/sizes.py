@@ -32,11 +32,7 @@ WIDTHS_SAVED, FEED_FORWARDS_SAVED = 16, 4
 
 
 def max_model_len(path: object, prompt: object, response: object) -> int | None:
-    """Return the tokens of the longest sequence, the sum of the two budgets; None for the model's context.
-
-    None is verl's default. The cache must hold one sequence of this length, so with a long context it would
-    need gigabytes.
-    """
+    """Return the sum of the two budgets, for which the cache needs room; None for the model's context."""
     shape = model_shape(path)
     if shape is None or not (is_count(prompt) and is_count(response)):
         return None
