@@ -35,6 +35,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         def says(data_source, solution_str, ground_truth, extra_info=None, **_):
             return extra_info["returned"]
 
+        def router(reward_router_address, **_):
+            return float(reward_router_address == "localhost:1")
+
         CONSTANT = 3
         """.replace("\n        ", "\n")
     )
@@ -52,9 +55,12 @@ def test_a_function_of_a_module_or_file_counts_by_its_weight_and_is_reported_by_
 
 @pytest.mark.usefixtures("package")
 def test_the_first_that_says_what_is_right_decides_and_more_numbers_are_reported() -> None:
-    weights = {"mine_to_load.length": 0.0, "mine_to_load.judged": 2.0, "mine_to_load.says": 0.0}
+    weights = {"length": 0.0, "judged": 2.0, "says": 0.0, "router": 0.0}
+    weights = {f"mine_to_load.{name}": weight for name, weight in weights.items()}
     row = {"acc": 0.0, "returned": {"score": 1.0, "acc": 0.75}}
-    result = compute_score("any", RIGHT, "9", row, weights=weights)
+    passed = {"reward_router_address": "localhost:1", "reward_model_tokenizer": None}
+    result = compute_score("any", RIGHT, "9", row, weights=weights, **passed)
+    assert result["mine_to_load.router"] == 1.0, "what verl passes with a reward model reaches it"
     assert (result["score"], result["acc"]) == (0.5, 0.0)
     assert (result["mine_to_load.judged"], result["mine_to_load.judged.distance"]) == (0.25, 3.0)
     assert "mine_to_load.judged.why" not in result

@@ -28,6 +28,7 @@ def test_weights_multiply_and_the_parts_are_reported_without_them():
     # 0.5·2.0 − 2·0.8 + 3·1.0
     assert result["score"] == pytest.approx(2.4, abs=1e-15)
     assert (result["correctness"], result["steps"]) == (2.0, 1.0)
+    assert compute_score("chain_sum", RIGHT, "9", weights={"format": 1.0})["acc"] == 1.0
 
 
 @pytest.mark.parametrize("weight", ["1.0", None, True, math.nan, math.inf])
