@@ -98,7 +98,10 @@ PLATFORM_OF_VLLM = "from vllm.platforms import current_platform; print(type(curr
 
 @pytest.mark.parametrize(
     ("process", "asked", "said"),
-    [*((each, CHOSEN, "cpu") for each in PROCESSES), ("of a training", PLATFORM_OF_VLLM, "CpuPlatform")],
+    [
+        *((each, PLATFORM_OF_VLLM, "CpuPlatform") for each in ("of a training", "doctor")),
+        *((each, CHOSEN, "cpu") for each in ("driver", "server of forked workers")),
+    ],
 )
 def test_vllm_chooses_its_cpu_platform(process: str, asked: str, said: str, python: Python) -> None:
     """On any other it loads its kernels for AVX-512, of which a processor without AVX-512 dies (SIGILL)."""
