@@ -45,8 +45,8 @@ found.loader.exec_module(module)
 """
 """As Ray runs the folder: without importing this package, which would import Ray."""
 SERVER = f"""{LOADED}
-module.PATIENCE = module.REQUEST_SECONDS = 0.2
-module.ANSWER_SECONDS = 3
+module._PATIENCE = module._REQUEST_SECONDS = 0.2
+module._ANSWER_SECONDS = 3
 module.main(sys.argv[1:], ["torch", "colorsys", "no_such_module"])
 """
 """As Ray runs the folder, with fewer modules, one of which there is not."""

@@ -20,9 +20,6 @@ BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 LONGEST = f"{ROLLOUT}.max_model_len"
 _CACHE_OVERRIDES = ("block_size", "dtype", "hf_overrides", "kv_cache_dtype", "max_model_len")
 """Options of vLLM with which its cache has another size than this module computes."""
-_ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
-"""vLLM's environment variable for the cache, which wins over the setting."""
-
 _SHARED_MEMORY = Path("/dev/shm")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _REWARD_MODEL = "reward model"
@@ -38,12 +35,10 @@ def check_cache(config: DictConfig) -> None:
     given, shape = setting(config, CACHE), model_shape(setting(config, MODEL))
     if not _is_ours(config) or shape is None or not shape.full_attention or not is_count(given):
         return
-    tokens, vllm = (
-        setting(config, LONGEST) or shape.positions,
-        config.actor_rollout_ref.rollout.engine_kwargs.vllm,
-    )
-    has_own_size = bool(os.environ.get(_ALL_CACHES_GIB)) or any(map(vllm.get, _CACHE_OVERRIDES))
-    if not tokens or has_own_size:
+    tokens = setting(config, LONGEST) or shape.positions
+    vllm = config.actor_rollout_ref.rollout.engine_kwargs.vllm
+    # vLLM's variable for the cache wins over the setting
+    if not tokens or os.environ.get("VLLM_CPU_KVCACHE_SPACE") or any(map(vllm.get, _CACHE_OVERRIDES)):
         return
     least = tokens * shape.cache_numbers * sizes.FP32
     if given < least:
@@ -60,10 +55,7 @@ def check_cache(config: DictConfig) -> None:
 
 
 def check_bucket(config: DictConfig) -> None:
-    """Refuse a weight buffer smaller than the embedding.
-
-    verl transfers each tensor in one piece, and asserts only after the start that it fits.
-    """
+    """Refuse a weight buffer smaller than the embedding, which verl asserts only after the start."""
     given, shape = setting(config, BUCKET), model_shape(setting(config, MODEL))
     if not _is_ours(config) or shape is None or not is_count(given):
         return

@@ -43,11 +43,11 @@ READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "
 _STANDARD_STREAMS = (0, 1, 2)
 _RAYLET = "--raylet-name="
 """The argument with the socket of the node's raylet."""
-PATIENCE = 5.0
+_PATIENCE = 5.0
 """Seconds to wait for a server that has bound its address to begin to listen."""
-REQUEST_SECONDS = 10.0
+_REQUEST_SECONDS = 10.0
 """Time limit for a worker that asks; others wait meanwhile."""
-ANSWER_SECONDS = 600.0
+_ANSWER_SECONDS = 600.0
 """Time limit for a server that still imports: as long as Ray waits for a worker (platform/cpu.yaml)."""
 
 
@@ -143,10 +143,10 @@ def _ask_for_fork(worker: _Worker) -> None:
 
 def _connected(address: str) -> socket.socket:
     """Connect to the server, waiting for one that has just bound its address."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + _PATIENCE
     while True:
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(ANSWER_SECONDS)
+        connection.settimeout(_ANSWER_SECONDS)
         try:
             connection.connect(address)
         except (ConnectionRefusedError, BlockingIOError):  # it does not listen yet, or many are waiting
@@ -228,8 +228,8 @@ def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
 
 def _received(connection: socket.socket, streams: list[int]) -> bytes:
     """Receive what `_ask_for_fork` sends, in time and whole, and add the standard streams to ``streams``."""
-    end = time.monotonic() + REQUEST_SECONDS
-    connection.settimeout(REQUEST_SECONDS)
+    end = time.monotonic() + _REQUEST_SECONDS
+    connection.settimeout(_REQUEST_SECONDS)
     message, received_streams, _, _ = socket.recv_fds(connection, 2**16, len(_STANDARD_STREAMS))
     streams += received_streams
     while part := b"" if message.endswith(b"\n") else connection.recv(2**16):
