@@ -1,13 +1,7 @@
 """Reward function for verl: a weighted sum of rewards, each reported under its own name.
 
-In verl's configuration::
-
-    reward:
-      custom_reward_function:
-        path: pkg://grpo_verl_ext.rewards.weighted_sum
-        name: compute_score
-        reward_kwargs:
-          weights: {correctness: 1.0, format: 1.0, my_package.rewards.f: 0.5}
+verl's ``reward.custom_reward_function`` names it by ``path=pkg://grpo_verl_ext.rewards.weighted_sum`` and
+``name=compute_score``, and ``reward_kwargs`` has the weights (docs/rewards.md).
 
 verl takes ``score`` for the reward and filters groups by any key. In validation each becomes
 ``val-aux/<data_source>/<key>/mean@N``, and ``acc`` the main result, ``val-core/<data_source>/acc/mean@N``.

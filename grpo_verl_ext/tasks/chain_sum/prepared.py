@@ -26,7 +26,7 @@ class TaskSettings:
     reach; the others share the rest.
 
     Attributes:
-        name: verl's ``data_source`` of every row, which is also part of the names of its validation metrics.
+        name: verl's ``data_source`` of every row, part of the names of its validation metrics.
         split_by_set: problems with the same terms in another order are on the same side of the split. Without
             it the split is by the text: most test problems then are permutations of training problems.
         rewrite_share: probability that the steps are written once more, again and again, in the responses of
@@ -107,10 +107,9 @@ def chain_sum_folder(seed: int, root: Path | None = None, task: str = "chain_sum
 def place(folder: Path | str) -> PreparedFolder:
     """Return the prepared folder at a path, with the command line that makes it.
 
-    Its manifest has ``sampled_accuracy``, the share of right answers to ``measured_prompts`` test prompts
-    with `SAMPLES_PER_PROMPT` responses each at temperature 1; ``greedy_accuracy``, that of the most likely
-    tokens; ``temperature``, by which the logits were divided to make a standard start, 1.0 if they were not;
-    and ``versions`` and ``seconds`` of the preparation, which are not compared.
+    Its manifest has ``sampled_accuracy``, the share of right answers to ``measured_prompts`` test prompts at
+    temperature 1; ``greedy_accuracy``, that of the most likely tokens; ``temperature``, by which the logits
+    were divided to make a standard start; and ``versions`` and ``seconds``, which are not compared.
     """
     path = Path(folder)
     seed = re.fullmatch(r"seed-([0-9]+)", path.name)

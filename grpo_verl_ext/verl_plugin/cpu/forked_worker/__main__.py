@@ -5,8 +5,8 @@ The first process of a Ray imports the modules of all workers, forks the worker 
 stays as a server; later processes ask it for a fork and end. A worker then starts in 0.5 s instead of 5 to 9.
 
 Where that is not possible (no server, another search path for modules), this process prints why and becomes
-a normal Python that does its own imports. The server has an abstract socket, whose name any process of the
-machine can find or take: both ends refuse another user's process before they send or read a word.
+a normal Python. The server has an abstract socket, whose name any process of the machine can find or take:
+both ends refuse another user's process before they send or read a word.
 
 Nothing of this package is imported here: verl loads it as a plugin, with the other modules.
 """
