@@ -80,7 +80,7 @@ def token_weights(preset: str, step: Step) -> Tensor:
         lengths=lengths,
         response_mask=given.long(),
         rewards=step.rewards.unsqueeze(-1),
-        teacher=torch.zeros(rows),
+        of_anchor=torch.zeros(rows),
         **dict.fromkeys(("log_prob", "old_log_prob", "ref_log_prob", "rollout_log_prob"), log_prob),
         **dict.fromkeys(("entropy", "values", "advantages"), torch.zeros_like(log_prob)),
     )

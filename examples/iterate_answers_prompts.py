@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, write_problems
-from grpo_verl_ext.tasks.folders import TRAIN, FoundManifest, PreparedFolder, PreparedOutcome
+from grpo_verl_ext.tasks.folders import TRAIN, PreparedFolder, PreparedOutcome
 
 TASK = TASKS["chain_sum"]
 PROMPTS = 8192
@@ -22,7 +22,7 @@ PROMPTS = 8192
 FOLDER = Path("outputs/iterate_answers")
 
 
-def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> PreparedOutcome[FoundManifest]:
+def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> PreparedOutcome:
     """Make the folder with the prompts of a seed, or do nothing if it is there."""
     lengths = range(TASK.min_terms, TASK.max_terms + 1)
 
@@ -33,7 +33,7 @@ def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> PreparedO
 
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"seed": seed, "prompts": prompts, "task": asdict(TASK)}
-    prompts_of_seed = PreparedFolder(folder / f"prompts-seed-{seed}", FoundManifest)
+    prompts_of_seed = PreparedFolder(folder / f"prompts-seed-{seed}")
     return prompts_of_seed.make(settings, fill, force=False)
 
 

@@ -139,7 +139,7 @@ def choose_platform(config: DictConfig) -> None:
     asked its platforms before the configuration was composed.
     """
     from grpo_verl_ext.verl_plugin import cpu, usage
-    from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, chosen_platform
+    from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, chosen_platform
 
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen_platform() in ("", "cpu"):
         os.environ[PLATFORM_VARIABLE] = "cpu"
@@ -163,7 +163,7 @@ def settle_ray(config: DictConfig) -> WhichRay:
         if ray.address == OWN:
             section.address = OWN
             if not OmegaConf.select(section, _PYTHON):
-                OmegaConf.update(section, _PYTHON, forked_worker.command())
+                OmegaConf.update(section, _PYTHON, forked_worker.COMMAND)
         else:
             for name in _SIZES:
                 section.pop(name, None)
@@ -204,7 +204,7 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
     """
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
-    from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE
+    from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE
 
     if usage.asks_for_cpu(config):
         yield PLATFORM_VARIABLE, "cpu"

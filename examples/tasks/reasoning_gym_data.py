@@ -35,7 +35,6 @@ from grpo_verl_ext.tasks.folders import (
     SYSTEM_PROMPT,
     TEST,
     TRAIN,
-    FoundManifest,
     PreparedFolder,
     PreparedFolderError,
     PreparedOutcome,
@@ -70,9 +69,7 @@ def reasoning_gym_folder(task: str, seed: int) -> Path:
     return cache_root() / "reasoning_gym" / task / f"seed-{seed}"
 
 
-def prepare_reasoning_gym(
-    settings: GymSettings, folder: Path, *, force: bool
-) -> PreparedOutcome[FoundManifest]:
+def prepare_reasoning_gym(settings: GymSettings, folder: Path, *, force: bool) -> PreparedOutcome:
     """Make ``folder`` with training and test data, or do nothing if it is there.
 
     Raises:
@@ -82,7 +79,7 @@ def prepare_reasoning_gym(
     """
     _check(settings)
     content = {**asdict(settings), "reasoning_gym": version("reasoning-gym")}
-    place = PreparedFolder(folder, FoundManifest)
+    place = PreparedFolder(folder)
     return place.make(content, lambda unfinished: _draw(unfinished, settings), force=force)
 
 
@@ -265,7 +262,7 @@ def main() -> None:
             given.folder or reasoning_gym_folder(given.task, given.seed),
             force=given.force,
         )
-    left_out = outcome.manifest.found["left_out"].items()
+    left_out = outcome.manifest["found"]["left_out"].items()
     told = [f"left out: {count} {what}" for what, count in left_out if count]
     prompts = f"{given.train} training and {given.test} test prompts, no question twice"
     print(outcome.words(prompts, *told))

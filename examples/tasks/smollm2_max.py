@@ -23,7 +23,6 @@ from smollm2_model import MAKE, WarmStart, smollm2_folder, write_warm_started
 from grpo_verl_ext.tasks.folders import (
     TEST,
     TRAIN,
-    FoundManifest,
     PreparedFolder,
     PreparedFolderError,
     PreparedOutcome,
@@ -84,7 +83,7 @@ def prepare_smollm2_max(
     *,
     force: bool,
     on_step: Callable[[int, int], None] = lambda *_: None,
-) -> PreparedOutcome[FoundManifest]:
+) -> PreparedOutcome:
     """Make ``folder`` with training and test data and the warm-started model, or do nothing if it is there.
 
     Args:
@@ -99,7 +98,7 @@ def prepare_smollm2_max(
         Its ``found`` has the numbers of problems, and ``steps`` and ``probability`` of the warm start.
     """
     try:
-        origin = PreparedFolder(source, FoundManifest).check().settings
+        origin = PreparedFolder(source).check()["settings"]
     except PreparedFolderError as error:
         raise PreparedFolderError(f"{error}. Type: {MAKE}") from error
 
@@ -119,7 +118,7 @@ def prepare_smollm2_max(
         return {"found": {"train": len(train), "test": len(test), **started}}
 
     content = {**asdict(settings), "model": origin}
-    return PreparedFolder(folder, FoundManifest).make(content, build, force=force)
+    return PreparedFolder(folder).make(content, build, force=force)
 
 
 def _row(numbers: _Numbers, index: int, split: str) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def main() -> None:
             given.folder or smollm2_max_folder(given.seed),
             force=given.force,
         )
-    found = outcome.manifest.found
+    found = outcome.manifest["found"]
     print(
         outcome.words(
             "{train} training and {test} test prompts, no pair of numbers in both".format(**found),

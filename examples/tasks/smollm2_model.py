@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.tasks.folders import PreparedFolder, PreparedFolderError, PreparedOutcome
 from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.files import cache_root, sha256
 
@@ -52,7 +52,7 @@ def smollm2_folder() -> Path:
     return cache_root() / "smollm2-135m-instruct"
 
 
-def prepare_smollm2(folder: Path, *, gguf: Path | None, force: bool) -> PreparedOutcome[FoundManifest]:
+def prepare_smollm2(folder: Path, *, gguf: Path | None, force: bool) -> PreparedOutcome:
     """Make ``folder`` with model, tokenizer, licence and source, or do nothing if it is there.
 
     Args:
@@ -72,7 +72,7 @@ def prepare_smollm2(folder: Path, *, gguf: Path | None, force: bool) -> Prepared
         raise PreparedFolderError(f"--gguf is {file}: no such file")
     _check_readable(file)
     digest = sha256(file)
-    return PreparedFolder(folder, FoundManifest).make(
+    return PreparedFolder(folder).make(
         {"sha256": digest},
         lambda unfinished: _convert(file, digest, unfinished),
         force=force,
@@ -287,7 +287,7 @@ def main() -> None:
     given = parser.parse_args()
     with one_message("smollm2_model.py", PreparedFolderError):
         outcome = prepare_smollm2(given.folder, gguf=given.gguf, force=given.force)
-    found = outcome.manifest.found["sha256"]
+    found = outcome.manifest["found"]["sha256"]
     if found != TESTED_FILE:
         print(f"the file is not the tested one: its sha256 is {found}, not {TESTED_FILE}")
     print(outcome.words(f"use it: actor_rollout_ref.model.path={outcome.folder}"))

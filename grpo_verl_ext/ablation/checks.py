@@ -20,6 +20,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import (
     SAMPLED,
     SAMPLED_WITHIN,
     TASKS,
+    is_standard,
     read_checked,
 )
 from grpo_verl_ext.tasks.folders import PreparedFolderError
@@ -111,9 +112,9 @@ def check_starts(runs: Sequence[GridRun], configs: Mapping[str, DictConfig], plu
             manifest = read_checked(Path(task.folder))
         except PreparedFolderError as error:
             raise AblationError(f"{run.name}: {error}") from error
-        if not manifest.is_standard:
+        if not is_standard(manifest):
             outside[f"task.seed={task.seed}"] = (
-                f"greedy {manifest.greedy_accuracy:.3f}, sampled {manifest.sampled_accuracy:.3f}"
+                f"greedy {manifest['greedy_accuracy']:.3f}, sampled {manifest['sampled_accuracy']:.3f}"
             )
             seeds |= {run.seed} & {task.seed}
     if outside:

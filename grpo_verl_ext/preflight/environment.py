@@ -16,7 +16,7 @@ from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ROLLOUT, setting
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import usage
-from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
+from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 

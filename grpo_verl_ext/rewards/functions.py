@@ -10,11 +10,9 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -29,27 +27,11 @@ class RewardFunctionError(ValueError):
     """A reward function cannot be loaded, or returned something other than a reward."""
 
 
-@dataclass(frozen=True)
-class FunctionResult:
-    """The result of a reward function.
-
-    Attributes:
-        score: reward units.
-        acc: whether the response is right, 0 … 1; None if the function does not say.
-        more: the other numbers of its dictionary.
-    """
-
-    score: float
-    acc: float | None
-    more: Mapping[str, float]
-
-
 def is_function(name: str) -> bool:
     """Whether the name can be that of a function: it has a dot, or a colon after a file."""
     where, colon, function = _parts(name)
-    return function.isidentifier() and (
-        bool(where) if colon else all(map(str.isidentifier, where.split(".")))
-    )
+    is_place = bool(where) if colon else all(map(str.isidentifier, where.split(".")))
+    return function.isidentifier() and is_place
 
 
 def reported_name(name: str) -> str:
@@ -72,14 +54,20 @@ def file_of(name: str) -> Path | None:
 
 @cache
 def load_function(name: str) -> Callable[..., object]:
-    """Import the function.
-
-    Raises:
-        RewardFunctionError: there is no such file, module or function, or its code fails.
-    """
+    """Import the function; raises RewardFunctionError where it is not there, or its code fails."""
     where, colon, attribute = _parts(name)
     try:
-        module = _from_file(Path(where)) if colon else importlib.import_module(where)
+        if colon:
+            file = Path(where)
+            module_name = f"grpo_verl_ext_reward_{file.resolve().as_posix()}"
+            spec = importlib.util.spec_from_file_location(module_name, file)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{file} is not a Python file")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[module_name] = module  # dataclasses look their module up there
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
         function = getattr(module, attribute)
     except Exception as error:
         raise RewardFunctionError(
@@ -91,26 +79,23 @@ def load_function(name: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]  # callable() does not tell the type
 
 
-def call_function(name: str, **row: object) -> FunctionResult:
-    """Call the function with verl's arguments.
+def call_function(name: str, **row: object) -> dict[str, float]:
+    """Call the function with verl's arguments, and return its numbers: ``score`` in reward units, and others.
+
+    ``acc`` among them is whether the response is right, 0 … 1.
 
     Raises:
         RewardFunctionError: it returned something other than a number or a dictionary with one.
     """
     returned = load_function(name)(**row)
     report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
-    score, acc = report.get("score"), report.get("acc")
-    if not (_is_reward(score) and (acc is None or _is_reward(acc))):
+    acc = report.get("acc")
+    if not (_is_reward(report.get("score")) and (acc is None or _is_reward(acc))):
         raise RewardFunctionError(
             f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "
             f"a finite number of at most {LARGEST_SCORE:g}, or a dictionary with one as 'score'"
         )
-    more = {
-        key: float(value)
-        for key, value in report.items()
-        if key not in ("score", "acc") and _is_reward(value)
-    }
-    return FunctionResult(float(score), None if acc is None else float(acc), more)
+    return {key: float(value) for key, value in report.items() if _is_reward(value)}
 
 
 def _parts(name: str) -> tuple[str, str, str]:
@@ -120,17 +105,6 @@ def _parts(name: str) -> tuple[str, str, str]:
         return where, colon, function
     where, _, function = name.rpartition(".")
     return where, "", function
-
-
-def _from_file(file: Path) -> ModuleType:
-    name = f"grpo_verl_ext_reward_{file.resolve().as_posix()}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
 
 
 def is_number(value: object) -> TypeGuard[float]:

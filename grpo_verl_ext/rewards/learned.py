@@ -48,9 +48,7 @@ class LearnedReward:
         """Return for each step P(right | prompt, response up to the step's end), 0 … 1.
 
         One forward pass for all steps: with causal attention, what follows a step does not change its score.
-
-        Args:
-            ends: for each step the number of characters of the response up to its end, in any order.
+        Its end is the number of characters of the response up to it; ends may have any order.
         """
         of_piece = self.scores_of_pieces(prompt, pieces(response, ends)) if ends else []
         of_end = dict(zip(sorted({*ends}), of_piece, strict=True))
@@ -73,9 +71,8 @@ def step_tokens(
 ) -> tuple[list[int], list[int]]:
     """Return the tokens that a model of steps reads, and the position of each step's last token among them.
 
-    Beginning of sequence (where the tokenizer has one), prompt, then the steps. Each is tokenized alone, so
-    that no token spans two steps. TRL's ``PRMTrainer`` makes the same tokens with an empty
-    ``step_separator``.
+    Prompt and steps are tokenized alone, so that no token spans two steps, as by TRL's ``PRMTrainer`` with an
+    empty ``step_separator``.
     """
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     ids = [*begin, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]

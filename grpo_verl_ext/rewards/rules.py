@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_EXACT, _EQUAL, _WRONG = 2.0, 1.5, 0.0
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
-_TAG_REWARD = 0.2
 
 # Digits 0–9, points and commas, with an exponent if one follows: a candidate for a number.
 _RUN = re.compile(r"[0-9.,]+(?:[eE][+-]?[0-9]+)?")
@@ -36,19 +34,16 @@ def correctness(solution_str: str, ground_truth: object) -> float:
     """
     answer, wanted = answer_of(solution_str), str(ground_truth).strip()
     if answer is None:
-        return _WRONG
+        return 0.0
     if answer == wanted:
-        return _EXACT
+        return 2.0
     number = number_in(answer)
-    return _EQUAL if number is not None and number == number_in(wanted) else _WRONG
+    return 1.5 if number is not None and number == number_in(wanted) else 0.0
 
 
 def format_reward(solution_str: str, _ground_truth: object = None) -> float:
-    """Return 0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count.
-
-    The ground truth is accepted, as by any rule, and not used.
-    """
-    return _TAG_REWARD * sum(tag in solution_str for tag in TAGS)
+    """Return 0.2 for each of the four tags that occurs at least once, 0.8 at most; order does not count."""
+    return 0.2 * sum(tag in solution_str for tag in TAGS)
 
 
 def whole_response(
@@ -58,29 +53,13 @@ def whole_response(
     extra_info: object = None,  # noqa: ARG001
     **_: object,
 ) -> dict[str, float]:
-    """Compare the response, without white space around it, with the ground truth.
+    """Return as ``score`` and ``acc`` 1.0 if the response, stripped, is the ground truth, else 0.0.
 
-    It is a reward function of verl's, for prompts that ask for the answer alone::
-
-        reward:
-          custom_reward_function:
-            path: pkg://grpo_verl_ext.rewards.rules
-            name: whole_response
-
-    Returns:
-        ``score`` and ``acc``: 1.0 if they are the same text, else 0.0.
+    It is a reward function of verl's, ``pkg://grpo_verl_ext.rewards.rules``, for prompts that ask for the
+    answer alone.
     """
     right = float(solution_str.strip() == str(ground_truth))
     return {"score": right, "acc": right}
-
-
-def is_gold(solution_str: str, gold_response: str) -> bool:
-    """Whether a response is the wanted one to the letter.
-
-    verl decodes without special tokens, so nothing has to be stripped. Stripping white space would take other
-    responses for the wanted one, whose probabilities are not part of its own.
-    """
-    return solution_str == gold_response
 
 
 def answer_of(solution_str: str) -> str | None:

@@ -3,10 +3,7 @@
 Beside ``score``, a reward function may return ``step_rewards``, a list of numbers, and where each step ends:
 ``step_ends``, characters of the decoded response up to and including the step, or ``step_end_tokens``,
 positions of last tokens. They are checked here, and the token is found at which each step ends.
-
-Additions such as ``7+2=9;`` are found and graded. `compute_score` grades from texts alone, for
-``reward_model.step_label`` of ``iterate``: `weighted_sum` takes the terms from the row's ``extra_info``,
-which a rollout dump does not have.
+Additions of chain_sum such as ``7+2=9;`` are found and graded.
 """
 
 from __future__ import annotations
@@ -14,9 +11,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_verl_ext.rewards.rules import correctness
 
@@ -35,8 +31,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _De
     """Return the position of each step's last token.
 
     Raises:
-        StepRewardError: rewards and ends differ in number, a reward is not a finite number, or a step ends
-            outside the response.
+        StepRewardError: the reported steps are not those of such a response.
     """
     key, ends = _checked(reported, len(decode(ids)), len(ids))
     return ends if key == TOKEN_ENDS else [last_token(decode, ids, end) for end in ends]
@@ -45,10 +40,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _De
 def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
     """Return for each step the number of characters of the decoded response up to its end.
 
-    A character of which a step has only the first bytes counts as part of it.
-
-    Raises:
-        StepRewardError: as `step_end_tokens`.
+    A character of which a step has only the first bytes counts as part of it. Raises as `step_end_tokens`.
     """
     characters = len(decode(ids))
     key, ends = _checked(reported, characters, len(ids))
@@ -58,11 +50,7 @@ def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode:
 
 
 def pieces(response: str, ends: Sequence[int]) -> list[str]:
-    """Cut the response after each end, in order and each once; text after the last end is left out.
-
-    Args:
-        ends: numbers of characters, 1 … len(response).
-    """
+    """Cut the response after each number of characters, in order and each once; the rest is left out."""
     return [response[start:end] for start, end in pairwise([0, *sorted({*ends})])]
 
 
@@ -72,19 +60,20 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
     key = CHARACTER_ENDS if CHARACTER_ENDS in reported else TOKEN_ENDS
     ends = reported.get(key)
     if rewards is None or ends is None:
-        raise StepRewardError(
-            f"the reward function returned {sorted(set(KEYS) & reported.keys())}; valid is {REWARDS} with "
-            f"{CHARACTER_ENDS} or {TOKEN_ENDS}"
-        )
+        valid, found = f"{REWARDS} with {CHARACTER_ENDS} or {TOKEN_ENDS}", sorted({*KEYS} & reported.keys())
+        raise StepRewardError(f"the reward function returned {found}; valid is {valid}")
     for name, values in ((REWARDS, rewards), (key, ends)):
         if not hasattr(values, "__len__"):
             raise StepRewardError(f"{name} is {values!r}; valid is a list")
     if len(rewards) != len(ends):
-        raise StepRewardError(
-            f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}; valid is one for one"
-        )
+        counted = f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}"
+        raise StepRewardError(f"{counted}; valid is one for one")
     for reward in rewards:
-        if not _is_finite(reward):
+        try:
+            finite = math.isfinite(reward)
+        except (TypeError, OverflowError):
+            finite = False
+        if not finite:
             raise StepRewardError(f"{REWARDS} has {reward!r}; valid are finite numbers")
     first, last = (1, characters) if key == CHARACTER_ENDS else (0, tokens - 1)
     for end in ends:
@@ -93,24 +82,12 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
     return key, [int(end) for end in ends]
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except (TypeError, OverflowError):
-        return False
-
-
 def last_token(decode: _Decode, ids: Sequence[int], end: int) -> int:
     """Return the position of the token that completes the first ``end`` characters of the decoded response.
 
     Found by bisection on prefixes. A token that ends inside a character (bytes of one letter, half of an
     emoji) does not complete it; a special token that decodes to nothing completes nothing; a token that
-    reaches beyond ``end`` does complete it.
-
-    Args:
-        decode: the function that decoded the reward function's text.
-        ids: all tokens of the response.
-        end: 1 … number of characters of the text.
+    reaches beyond ``end``, which is 1 … number of characters, does complete it.
     """
     wanted = decode(ids)[:end]
     too_few, enough = 0, len(ids)
@@ -127,8 +104,7 @@ def last_token(decode: _Decode, ids: Sequence[int], end: int) -> int:
 _STEP = re.compile(r"(?<![0-9])([0-9]{1,9})\+([0-9]{1,9})=([0-9]{1,9});")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One addition ``left+right=result;`` at the characters ``start`` … ``end`` (exclusive) of a response."""
 
     left: int
@@ -136,11 +112,6 @@ class Step:
     result: int
     start: int
     end: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether the addition is right in itself."""
-        return self.left + self.right == self.result
 
 
 def find_steps(solution_str: str) -> list[Step]:
@@ -165,10 +136,10 @@ def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
     that the problem does not ask for earns nothing.
     """
     lefts = [terms[0], *(step.result for step in steps)]
-    rights: list[int | None] = [*terms[1:], *([None] * len(steps))]
+    rights = [*terms[1:], *([None] * len(steps))]
     return [
-        step.holds and (step.left, step.right) == wanted
-        for step, wanted in zip(steps, zip(lefts, rights, strict=False), strict=False)
+        step[:3] == (left, right, step.left + step.right)
+        for step, left, right in zip(steps, lefts, rights, strict=False)
     ]
 
 
@@ -183,9 +154,8 @@ def step_rewards(
 ) -> tuple[list[float], list[int]]:
     """Return a reward for every addition written, 1 if right and 0 if not, and one for the answer.
 
-    Returns:
-        The rewards, and for each the number of characters up to and including its step; the answer is the
-        last step and ends with the response. An empty response has no step.
+    Beside them, for each the number of characters up to and including its step; the answer is the last step
+    and ends with the response. An empty response has no step.
     """
     steps = find_steps(solution_str)
     rewards = [float(right) for right in grade_steps(steps, terms)]
@@ -194,9 +164,6 @@ def step_rewards(
         rewards.append(float(answer_is_right))
         ends.append(len(solution_str))
     return rewards, ends
-
-
-_PROBLEM = re.compile(r"([0-9](?:\+[0-9])*)=\?")
 
 
 def compute_score(
@@ -208,13 +175,9 @@ def compute_score(
 ) -> dict[str, Any]:
     """Return ``step_rewards`` and ``step_ends`` as `weighted_sum` does, and the answer's as ``score``.
 
-    Args:
-        extra_info: its ``prompt`` is a text that has the problem, such as ``3+4+2=?``.
-
-    Raises:
-        ValueError: the prompt has no problem.
+    The terms are those of ``extra_info["prompt"]``, such as ``3+4+2=?``, for a rollout dump has no others.
     """
-    found = _PROBLEM.search(extra_info["prompt"])
+    found = re.search(r"([0-9](?:\+[0-9])*)=\?", extra_info["prompt"])
     if found is None:
         raise ValueError(f"the prompt {extra_info['prompt']!r} has no problem of chain_sum, such as 3+4+2=?")
     right = correctness(solution_str, ground_truth) > 0

@@ -1,24 +1,10 @@
 """Reward function for verl: a weighted sum of rewards, each reported under its own name.
 
-In verl's configuration::
+verl's ``reward.custom_reward_function`` names it by ``path=pkg://grpo_verl_ext.rewards.weighted_sum`` and
+``name=compute_score``, and ``reward_kwargs`` has the weights (docs/rewards.md).
 
-    reward:
-      custom_reward_function:
-        path: pkg://grpo_verl_ext.rewards.weighted_sum
-        name: compute_score
-        reward_kwargs:
-          weights: {correctness: 1.0, format: 1.0, my_package.rewards.f: 0.5}
-
-What verl 0.9 does with the keys of the returned dictionary:
-
-- ``score`` is the reward, placed on the response's last token. Its training metrics are
-  ``critic/score/*`` and ``critic/rewards/*``; the other keys reach no training metric of verl. The
-  ``grpo_ext_…`` trainer modes log the mean of each as ``training_reward/<key>``.
-- Every key travels with its response as ``extra_fields["reward_extra_info"]``, where
-  ``algorithm.filter_groups.metric=acc`` (or any other key) finds it.
-- In validation every key becomes ``val-aux/<data_source>/<key>/mean@N``, N being
-  ``rollout.val_kwargs.n``, with ``best@…`` and ``worst@…`` beside it if N > 1. verl takes ``acc`` for the
-  main result, ``val-core/<data_source>/acc/mean@N``, in which responses that never came count as 0.
+verl takes ``score`` for the reward and filters groups by any key. In validation each becomes
+``val-aux/<data_source>/<key>/mean@N``, and ``acc`` the main result, ``val-core/<data_source>/acc/mean@N``.
 """
 
 from __future__ import annotations
@@ -30,21 +16,17 @@ from numbers import Integral
 from typing import Any
 
 from grpo_verl_ext.rewards import functions
-from grpo_verl_ext.rewards.rules import correctness, format_reward, is_gold
+from grpo_verl_ext.rewards.rules import correctness, format_reward
 from grpo_verl_ext.rewards.steps import step_rewards as rewards_of_steps
 from grpo_verl_ext.rewards.steps import steps_reward
 
-Reward = Callable[[str, object, Mapping[str, Any]], float]
+_Reward = Callable[[str, object, Mapping[str, Any]], float]
 """(response, ground truth, verl's ``extra_info``) → reward units."""
 
 _DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
 
 PASSED_BY_VERL = ("reward_router_address", "reward_model_tokenizer")
 """Extra arguments that verl's reward managers pass when there is a reward model, for your own functions."""
-
-
-def _steps(solution_str: str, _ground_truth: object, extra_info: Mapping[str, Any]) -> float:
-    return steps_reward(solution_str, _terms(extra_info))
 
 
 def _terms(extra_info: Mapping[str, Any]) -> list[int]:
@@ -58,10 +40,10 @@ def _terms(extra_info: Mapping[str, Any]) -> list[int]:
     )
 
 
-REWARDS: Mapping[str, Reward] = {
+REWARDS: Mapping[str, _Reward] = {
     "correctness": lambda solution_str, ground_truth, _: correctness(solution_str, ground_truth),
     "format": lambda solution_str, ground_truth, _: format_reward(solution_str, ground_truth),
-    "steps": _steps,
+    "steps": lambda solution_str, _, extra_info: steps_reward(solution_str, _terms(extra_info)),
 }
 
 
@@ -79,8 +61,6 @@ def compute_score(
 
     Args:
         data_source: for your own functions; the named rewards are the same for all sources.
-        solution_str: the decoded response; verl strips special tokens.
-        ground_truth: the wanted answer, a string or anything ``str`` turns into it.
         extra_info: the row's ``extra_info``; ``steps`` needs its ``terms``, ``gold`` its ``response``.
         weights: name of a reward → its factor in ``score``: ``correctness``, ``format``, ``steps``, or a
             function of your own, ``my_package.rewards.f`` or ``path/to/file.py:f`` (`functions`).
@@ -88,68 +68,50 @@ def compute_score(
 
     Returns:
         ``score`` = Σ weight × reward; ``acc``, that of the first function of yours that returns one, else 1.0
-        if the answer is right, to the letter or as a number, and 0.0 if not; and each reward without its
-        weight, a function's under `functions.reported_name`. Where ``extra_info["response"]`` is a text also
-        ``gold``, 1.0 if the response is that text (`rules.is_gold`), else 0.0. With ``step_rewards`` also the
-        reward ``steps``, and ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
-
-    Raises:
-        ValueError: the settings are wrong, see `check_weights`, or a function returned another type.
+        if the answer is right and 0.0 if not; each reward without its weight; ``gold``, 1.0 if the response
+        is ``extra_info["response"]`` to the letter; and with ``step_rewards`` the reward ``steps``, and
+        ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
     """
-    _check(weights, passed_by_verl)
+    check_weights(weights)
+    if unknown := sorted(passed_by_verl.keys() - {*PASSED_BY_VERL}):
+        key = f"reward.custom_reward_function.reward_kwargs.{unknown[0]}"
+        raise ValueError(f"{key} is not known; valid keys are 'weights' and 'step_rewards', so type ~{key}")
     row = extra_info or {}
     named = [*weights, "steps"] if step_rewards else [*weights]
     parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
     asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
     asked |= {"extra_info": row, **passed_by_verl}
-    verdicts = {name: functions.call_function(name, **asked) for name in functions_in(weights)}
+    reports = {name: functions.call_function(name, **asked) for name in functions_in(weights)}
     right = correctness(solution_str, ground_truth) > 0
-    result = _summed(weights, parts, verdicts, right=right)
-    result |= _gold(solution_str, row.get("response"))
+    result = _summed(weights, parts, reports, right=right)
+    if isinstance(gold := row.get("response"), str):
+        # verl decodes without special tokens; stripping white space would take other responses for this one
+        result["gold"] = float(solution_str == gold)
     if step_rewards:
-        steps = rewards_of_steps(solution_str, _terms(row), answer_is_right=right)
-        result["step_rewards"], result["step_ends"] = steps
+        rewards, ends = rewards_of_steps(solution_str, _terms(row), answer_is_right=right)
+        result |= {"step_rewards": rewards, "step_ends": ends}
     return result
-
-
-def _gold(solution_str: str, gold_response: object) -> dict[str, float]:
-    return {"gold": float(is_gold(solution_str, gold_response))} if isinstance(gold_response, str) else {}
-
-
-def _check(weights: Mapping[str, float], passed_by_verl: Mapping[str, object]) -> None:
-    check_weights(weights)
-    unknown = sorted(passed_by_verl.keys() - {*PASSED_BY_VERL})
-    if unknown:
-        raise ValueError(
-            f"reward.custom_reward_function.reward_kwargs.{unknown[0]} is not known; "
-            f"valid keys are 'weights' and 'step_rewards', so type "
-            f"~reward.custom_reward_function.reward_kwargs.{unknown[0]}"
-        )
 
 
 def _summed(
     weights: Mapping[str, float],
     parts: Mapping[str, float],
-    verdicts: Mapping[str, functions.FunctionResult],
+    reports: Mapping[str, Mapping[str, float]],
     *,
     right: bool,
 ) -> dict[str, Any]:
-    scores = {**parts, **{name: verdict.score for name, verdict in verdicts.items()}}
-    return {
+    """Return ``score``, ``acc``, each part, and each function's numbers behind its name."""
+    scores = {**parts, **{name: report["score"] for name, report in reports.items()}}
+    result = {
         "score": math.fsum(weight * scores[name] for name, weight in weights.items()),
-        "acc": next((each.acc for each in verdicts.values() if each.acc is not None), float(right)),
+        "acc": next((each["acc"] for each in reports.values() if "acc" in each), float(right)),
         **parts,
-        **_reports(verdicts),
     }
-
-
-def _reports(verdicts: Mapping[str, functions.FunctionResult]) -> dict[str, float]:
-    """Return the score of each function under its name, and its other numbers behind that."""
-    reports: dict[str, float] = {}
-    for name, verdict in verdicts.items():
+    for name, report in reports.items():
         own = functions.reported_name(name)
-        reports |= {own: verdict.score, **{f"{own}.{key}": value for key, value in verdict.more.items()}}
-    return reports
+        more = {f"{own}.{key}": value for key, value in report.items() if key not in ("score", "acc")}
+        result |= {own: report["score"], **more}
+    return result
 
 
 def reported_names(function: Mapping[str, Any]) -> list[str] | None:
@@ -171,9 +133,6 @@ def check_weights(weights: Mapping[str, float]) -> None:
     """Refuse weights of unknown rewards, and weights that are not finite; cheap enough for every call.
 
     Functions of your own are not loaded here.
-
-    Raises:
-        ValueError: the message has the key, the value seen, the valid ones and the line to type.
     """
     key = "reward.custom_reward_function.reward_kwargs.weights"
     line = f"'+{key}={{correctness: 1.0, format: 1.0}}'"

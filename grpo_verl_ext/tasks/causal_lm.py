@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 IGNORED_LABEL = -100
 """Label that transformers' loss ignores."""
 
-Part = tuple[torch.Tensor, torch.Tensor]
+Part = tuple[Tensor, Tensor]
 """Token ids and labels, (B, T) each."""
 
 
@@ -37,35 +35,42 @@ def train_model(
 
     Args:
         batches: each cut into parts, one a thread; drawn when the model has taken the step before.
-        steps: largest number of batches, over which the learning rate falls.
-        learning_rate: its largest value (`_lr_factor`).
+        steps: largest number of batches, over which the learning rate falls from ``learning_rate``.
         on_step: called with the number of steps done, after each.
     """
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_factor(step, steps))
+
+    def gradients(part: Part) -> tuple[Tensor, ...]:
+        input_ids, labels = part
+        loss = model(input_ids=input_ids, labels=labels, use_cache=False).loss
+        return torch.autograd.grad(loss, parameters)
+
     model.train()
-    with _one_thread_an_operator(), ThreadPoolExecutor() as pool:
-        for done, parts in enumerate(batches, start=1):
-            of_parts = list(pool.map(partial(_gradients, model, parameters), parts))
-            for parameter, gradients in zip(parameters, zip(*of_parts, strict=True), strict=True):
-                parameter.grad = torch.stack(gradients).mean(dim=0)
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            schedule.step()
-            on_step(done)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor() as pool:
+            for done, parts in enumerate(batches, start=1):
+                of_parts = list(pool.map(gradients, parts))
+                for parameter, of_parameter in zip(parameters, zip(*of_parts, strict=True), strict=True):
+                    parameter.grad = torch.stack(of_parameter).mean(dim=0)
+                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+                schedule.step()
+                on_step(done)
+    finally:
+        torch.set_num_threads(threads)
     model.eval()
 
 
 def encode(
     tokenizer: PreTrainedTokenizerBase, examples: list[tuple[str, str]], max_response_tokens: int
 ) -> Part:
-    """Return token ids and labels, (B, T) each, padded on the right.
+    """Return token ids and labels of messages with responses, (B, T) each, padded on the right.
 
     Only the response and its end of turn are labelled, and no more of them than the budget.
-
-    Args:
-        examples: pairs of a user's message and a response.
     """
     chats = [[{"role": "user", "content": question}] for question, _ in examples]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
@@ -82,26 +87,9 @@ def encode(
     )
 
 
-def _gradients(
-    model: PreTrainedModel, parameters: list[torch.nn.Parameter], part: Part
-) -> tuple[torch.Tensor, ...]:
-    input_ids, labels = part
-    return torch.autograd.grad(model(input_ids=input_ids, labels=labels, use_cache=False).loss, parameters)
-
-
 def _lr_factor(step: int, steps: int) -> float:
     """Return the factor of the learning rate: up over ten steps, then half a cosine down to a tenth."""
     return min(1.0, (step + 1) / 10) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
-
-
-@contextmanager
-def _one_thread_an_operator() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,25 +16,22 @@ prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.
 _Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
 
 
-def _embedded(task: str) -> Callable[..., None]:
-    def command(
-        seed: Annotated[
-            int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")
-        ] = 1,
-        force: _Force = False,
-    ) -> None:
-        # torch takes seconds to import, and `--help` must not
-        from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+def _embedded(
+    context: typer.Context,
+    seed: Annotated[int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")] = 1,
+    force: _Force = False,
+) -> None:
+    # torch takes seconds to import, and `--help` must not
+    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 
-        with one_message(task, PreparedFolderError):
-            run_prepare(task, seed, force=force)
-
-    return command
+    task = str(context.info_name)
+    with one_message(task, PreparedFolderError):
+        run_prepare(task, seed, force=force)
 
 
 for _task in TASKS:
     prepare.command(_task, help="Make this embedded task's data, tokenizer and warm-started model.")(
-        _embedded(_task)
+        _embedded
     )
 
 
@@ -56,9 +52,6 @@ def _gsm8k_tags(
 
     console = make_console()
     with one_message("gsm8k_tags", PreparedFolderError):
-        outcome = prepare_gsm8k_tags(
-            source,
-            folder or gsm8k_tags_folder(),
-            force=force,
-        )
-    console.print(outcome.words("{train} training and {test} test prompts".format(**outcome.manifest.found)))
+        outcome = prepare_gsm8k_tags(source, folder or gsm8k_tags_folder(), force=force)
+    found = outcome.manifest["found"]
+    console.print(outcome.words("{train} training and {test} test prompts".format(**found)))

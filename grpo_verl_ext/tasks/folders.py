@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.utils.documents import Document, DocumentError, as_plain, from_plain, read_json
+from grpo_verl_ext.utils.documents import DocumentError, read_json
 from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
 
 _MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
@@ -23,44 +23,18 @@ class PreparedFolderError(ValueError):
     """A folder cannot be made, or is not the one that was asked for; the message says what to do."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FolderManifest(Document):
-    """The content of ``manifest.json``; tasks add fields of their own.
-
-    Attributes:
-        settings: all that the content of the folder depends on, as JSON has it.
-        sha256: path inside the folder → hexadecimal digest, for each file but the manifest.
-    """
-
-    settings: dict[str, Any]
-    sha256: dict[str, str]
-
-    def fault(self) -> str | None:
-        """Say why this manifest, although it can be read, is not one of this version; None if it is."""
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundManifest(FolderManifest):
-    """A manifest with what was found while the folder was made, such as numbers of rows."""
-
-    found: dict[str, Any]
-
-
-_AnyManifest = TypeVar("_AnyManifest", bound=FolderManifest)
-
-
 @dataclass(frozen=True)
-class PreparedOutcome(Generic[_AnyManifest]):
+class PreparedOutcome:
     """The result of `PreparedFolder.make`.
 
     Attributes:
-        made: False if the folder was there already and nothing was done.
+        manifest: the content of ``manifest.json``: ``settings``, all that the folder depends on; ``sha256``,
+            path inside the folder → digest, for each file but the manifest; and what ``build`` returned.
         moved_aside: new path of the folder that ``force`` replaced.
     """
 
     folder: Path
-    manifest: _AnyManifest
+    manifest: dict[str, Any]
     made: bool
     moved_aside: Path | None = None
 
@@ -72,67 +46,74 @@ class PreparedOutcome(Generic[_AnyManifest]):
 
 
 @dataclass(frozen=True)
-class PreparedFolder(Generic[_AnyManifest]):
-    """Where a prepared folder is, or is to be, and how its manifest is read.
+class PreparedFolder:
+    """Where a prepared folder is, or is to be.
 
     Attributes:
-        command: the command line that makes the folder; None where the user knows it.
-        key: the setting that names the folder, for messages.
+        command: the command line that makes the folder, and ``key`` the setting that names it, for messages.
+        format: version of the layout, as the manifest has it; a folder of another has to be made again.
+        files: what every such folder has, besides the manifest.
     """
 
     path: Path
-    kind: type[_AnyManifest]
     command: str | None = None
     key: str | None = None
+    format: int | None = None
+    files: frozenset[str] = frozenset()
 
     def make(
-        self,
-        settings: Mapping[str, Any],
-        build: Callable[[Path], Mapping[str, Any]],
-        *,
-        force: bool,
-    ) -> PreparedOutcome[_AnyManifest]:
+        self, settings: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]], *, force: bool
+    ) -> PreparedOutcome:
         """Make the folder, or do nothing if it is there with the same settings.
 
         It is built under another name and renamed when it is complete, so a process that is killed leaves
         nothing that is ever used. Of two processes the second waits and then finds the work done.
 
         Args:
-            settings: `FolderManifest.settings`.
             build: fills a folder, and returns the manifest's other fields.
             force: make the folder in any case, and keep the old one under another name; in its place if
-                that fails.
-
-        Raises:
-            PreparedFolderError: the folder is there but damaged or of other settings, and ``force`` is off.
+                that fails. Without it a folder that is damaged or of other settings is refused.
         """
         if self.path.exists() and not force:  # another user's, perhaps, and not to be locked
-            return PreparedOutcome(self.path, self._with(settings), made=False)
+            return self._found(settings)
         with locked(self.path, on_wait=lambda: say(f"waiting: another process is preparing {self.path}")):
             if self.path.exists() and not force:
-                return PreparedOutcome(self.path, self._with(settings), made=False)
+                return self._found(settings)
             aside = move_aside(self.path) if self.path.exists() else None
             try:
                 with appearing(self.path) as unfinished:
-                    manifest = self._write(unfinished, settings, build(unfinished))
+                    manifest = {"settings": dict(settings), **build(unfinished)}
+                    files = sorted(path for path in unfinished.rglob("*") if path.is_file())
+                    manifest["sha256"] = {
+                        path.relative_to(unfinished).as_posix(): sha256(path) for path in files
+                    }
+                    text = json.dumps(manifest, indent=2) + "\n"
+                    (unfinished / _MANIFEST).write_text(text, encoding="utf-8")
             except BaseException:
                 if aside is not None:
                     aside.rename(self.path)
                 raise
-            return PreparedOutcome(self.path, manifest, made=True, moved_aside=aside)
+            return PreparedOutcome(self.path, json.loads(text), made=True, moved_aside=aside)
 
-    def check(self) -> _AnyManifest:
-        """Compare every file with the manifest, and return that.
-
-        Raises:
-            PreparedFolderError: the folder is missing, or a file in it is missing or changed; nothing is
-                touched.
-        """
+    def check(self) -> dict[str, Any]:
+        """Compare every file with the manifest, and return that; PreparedFolderError if one is another."""
         if not self.path.is_dir():
             what_to_type = f"; type: {self.command}" if self.command else ""
-            raise PreparedFolderError(f"{self._name or self.path}: no such folder{what_to_type}")
-        manifest = self._read()
-        for name, wanted in manifest.sha256.items():
+            raise PreparedFolderError(f"{self._where}: no such folder{what_to_type}")
+        try:
+            manifest = read_json(self.path / _MANIFEST, dict[str, Any])
+        except FileNotFoundError as error:
+            raise self._unusable(_MANIFEST, "it is missing") from error
+        except (DocumentError, OSError) as error:
+            raise self._unusable(_MANIFEST, f"it is not a manifest ({error})") from error
+        digests = manifest.get("sha256")
+        if not isinstance(digests, dict) or not self.files <= digests.keys():
+            files = ", ".join(sorted(self.files)) or "file"
+            raise self._unusable(_MANIFEST, f"it is not a manifest (it has no sha256 for each {files})")
+        if manifest.get("format") != self.format:
+            why = f"its format is {manifest.get('format')}, this version reads {self.format}"
+            raise self._unusable(_MANIFEST, why)
+        for name, wanted in digests.items():
             if not (self.path / name).is_file():
                 raise self._unusable(name, "it is missing")
             found = sha256(self.path / name)
@@ -140,42 +121,21 @@ class PreparedFolder(Generic[_AnyManifest]):
                 raise self._unusable(name, f"its sha256 is {found}, {_MANIFEST} has {wanted}")
         return manifest
 
-    def _with(self, settings: Mapping[str, Any]) -> _AnyManifest:
+    def _found(self, settings: Mapping[str, Any]) -> PreparedOutcome:
         manifest = self.check()
-        if manifest.settings != settings:
+        if manifest.get("settings") != settings:
             raise PreparedFolderError(
-                f"{self.path} was made with other settings ({manifest.settings}) than these ({settings}). "
-                f"{self._again}"
+                f"{self.path} was made with other settings ({manifest.get('settings')}) than these "
+                f"({settings}). {self._again}"
             )
-        return manifest
-
-    def _read(self) -> _AnyManifest:
-        file = self.path / _MANIFEST
-        try:
-            manifest = read_json(file, self.kind)
-        except FileNotFoundError as error:
-            raise self._unusable(_MANIFEST, "it is missing") from error
-        except (DocumentError, OSError) as error:
-            raise self._unusable(_MANIFEST, f"it is not a manifest ({error})") from error
-        if (fault := manifest.fault()) is not None:
-            raise self._unusable(_MANIFEST, fault)
-        return manifest
-
-    def _write(self, folder: Path, settings: Mapping[str, Any], more: Mapping[str, Any]) -> _AnyManifest:
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
-        manifest = from_plain({"settings": dict(settings), **more, "sha256": digests}, self.kind)
-        text = json.dumps(as_plain(manifest), indent=2) + "\n"
-        (folder / _MANIFEST).write_text(text, encoding="utf-8")
-        return manifest
+        return PreparedOutcome(self.path, manifest, made=False)
 
     def _unusable(self, name: str, why: str) -> PreparedFolderError:
-        file = f"{self._name}: {self.path / name}" if self._name else self.path / name
-        return PreparedFolderError(f"{file} cannot be used: {why}. {self._again}")
+        return PreparedFolderError(f"{self._where}: {self.path / name} cannot be used: {why}. {self._again}")
 
     @property
-    def _name(self) -> str:
-        return f"{self.key}={self.path}" if self.key else ""
+    def _where(self) -> str:
+        return f"{self.key}={self.path}" if self.key else str(self.path)
 
     @property
     def _again(self) -> str:
@@ -204,8 +164,7 @@ def verl_row(
 ) -> dict[str, Any]:
     """Return one row; an empty ``system`` leaves the system prompt out.
 
-    Args:
-        extra_info: values of the same types in every row, for the columns of a parquet file.
+    ``extra_info`` has values of the same types in every row, for the columns of a parquet file.
     """
     instruction = [{"role": "system", "content": system}] if system else []
     return {

@@ -11,7 +11,7 @@ from wrapt import register_post_import_hook
 
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.verl_plugin import patches, resolvers
-from grpo_verl_ext.verl_plugin.cpu.chosen import is_cpu_chosen
+from grpo_verl_ext.verl_plugin.cpu import is_cpu_chosen
 
 _REGISTERING = {
     ".rewards.manager": "verl.experimental.reward_loop.reward_manager",

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, ROLLOUT, RUNTIME_ENVIRONMENT, SECTION
-from grpo_verl_ext.verl_plugin.cpu.chosen import PLATFORM_VARIABLE, is_cpu_chosen
+from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, is_cpu_chosen
 
 _PACKAGE = "grpo_verl_ext"
 

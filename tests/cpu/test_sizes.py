@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,17 +102,10 @@ class TestPreset:
         # 2048 tokens are 16 blocks; 32 sequences would take 2.8 GiB. A micro-batch holds one sequence.
         config = on_cpu(folder(), prompt=1024, response=1024)
         assert composed_sizes(config) == [2048, 2**30, 108, True, 2048]
-
-    def test_between_the_bounds_it_is_32_sequences_and_the_block_that_vllm_keeps(
-        self, folder: Folder
-    ) -> None:
-        # 512 tokens: (32 · 4 + 1) · 128 · 46,080
+        # 512 tokens are between the bounds: (32 · 4 + 1) · 128 · 46,080
         assert composed_sizes(on_cpu(folder(), prompt=256, response=256))[1] == 760872960
-
-    def test_one_sequence_may_need_more_than_the_upper_bound(self, folder: Folder) -> None:
-        # 131,072 tokens: (1024 + 1) · 128 · 46,080
-        model = folder(max_position_embeddings=131072)
-        config = on_cpu(model, f"{checks.LONGEST}=131072")
+        # One sequence of 131,072 may need more: (1024 + 1) · 128 · 46,080
+        config = on_cpu(folder(max_position_embeddings=131072), f"{checks.LONGEST}=131072")
         assert composed_sizes(config)[:2] == [131072, 6045696000]
 
     def test_the_length_that_somebody_sets_counts_and_so_does_everything_else(self, folder: Folder) -> None:
@@ -128,14 +122,14 @@ class TestPreset:
         assert config.actor_rollout_ref.actor.use_dynamic_bsz is False
         assert config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz is False
 
-    @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-0.5B", "/nowhere/model"])
-    def test_a_model_that_is_no_local_folder_has_fixed_sizes(self, model: str) -> None:
+    @pytest.mark.parametrize("text", [None, "{half", "[]", '{"vocab_size": "many"}'])
+    def test_a_model_that_is_no_folder_or_does_not_say_has_fixed_sizes(
+        self, tmp_path: Path, text: str | None
+    ) -> None:
+        if text is not None:
+            (tmp_path / "config.json").write_text(text)
+        model = "Qwen/Qwen2.5-0.5B" if text is None else str(tmp_path)
         assert composed_sizes(on_cpu(model)) == [None, 268435456, 16, True, 16384]
-
-    @pytest.mark.parametrize("text", ["{half", "[]", '{"vocab_size": "many"}'])
-    def test_so_has_one_whose_file_does_not_say(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "config.json").write_text(text)
-        assert composed_sizes(on_cpu(str(tmp_path))) == [None, 268435456, 16, True, 16384]
 
     @pytest.mark.parametrize(
         "budgets", [{"prompt": 8000, "response": 8000}, {"prompt": "many", "response": 64}]
@@ -202,9 +196,7 @@ class TestNeighbours:
     def test_vllm_counts_the_cache_as_we_do(self, folder: Folder) -> None:
         from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-        layer = FullAttentionSpec(
-            block_size=sizes.CACHE_BLOCK, num_kv_heads=3, head_size=64, dtype=torch.float32
-        )
+        layer = FullAttentionSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.float32)
         shape = model_shape(folder())
         assert shape is not None
         # 130 tokens are two blocks, and one is vLLM's
@@ -270,17 +262,13 @@ class TestChecks:
             f"Type: {checks.CACHE}=1073741824, or {checks.LONGEST}=128"
         )
 
-    def test_only_what_vllm_is_certain_to_refuse_is_refused(self, folder: Folder) -> None:
-        longest, model = f"{checks.LONGEST}=8192", folder()
-        assert checks.check_cache(on_cpu(model, longest, f"{checks.CACHE}=377487360")) is None
+    @pytest.mark.parametrize("longest", ["8192", "null"])
+    def test_only_what_vllm_is_certain_to_refuse_is_refused(self, folder: Folder, longest: str) -> None:
+        """The model's own context counts where no length is set."""
+        length, model = f"{checks.LONGEST}={longest}", folder()
+        assert checks.check_cache(on_cpu(model, length, f"{checks.CACHE}=377487360")) is None
         with pytest.raises(SettingError, match="is 377487359"):
-            checks.check_cache(on_cpu(model, longest, f"{checks.CACHE}=377487359"))
-
-    def test_the_models_own_context_counts_where_no_length_is_set(self, folder: Folder) -> None:
-        model = folder()
-        config = on_cpu(model, f"{checks.LONGEST}=null", f"{checks.CACHE}=268435456")
-        with pytest.raises(SettingError, match="of 8192 tokens has 377487360 bytes"):
-            checks.check_cache(config)
+            checks.check_cache(on_cpu(model, length, f"{checks.CACHE}=377487359"))
 
     @pytest.mark.parametrize(
         "change",
@@ -296,13 +284,13 @@ class TestChecks:
         given = [] if change.startswith(checks.CACHE) else [f"{checks.CACHE}=1000"]
         assert checks.check_cache(on_cpu(folder(), *given, change)) is None
 
-    def test_a_window_may_need_less(self, folder: Folder) -> None:
-        model = folder(model_type="mistral", sliding_window=32)
-        assert checks.check_cache(on_cpu(model, f"{checks.CACHE}=1000")) is None
-
-    def test_vllms_own_variable_wins(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nor_with_a_window_or_with_vllms_own_variable(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small = f"{checks.CACHE}=1000"
+        assert checks.check_cache(on_cpu(folder(model_type="mistral", sliding_window=32), small)) is None
         monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
-        assert checks.check_cache(on_cpu(folder(), f"{checks.CACHE}=1000")) is None
+        assert checks.check_cache(on_cpu(folder(), small)) is None
 
     def test_a_bucket_smaller_than_the_embedding(self, folder: Folder) -> None:
         model = folder()
@@ -323,7 +311,7 @@ class TestChecks:
     ) -> None:
         config = on_cpu(folder(), "trainer.n_gpus_per_node=2")
         assert list(ADVICE["cpu-shared-memory"](config)) == []
-        monkeypatch.setattr(checks, "size_of_shared_memory", lambda: 64 * 2**20)
+        monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(total=64 * 2**20))
         (advice,) = checks.advise_shared_memory(config)
         assert "is 108 for each of 2 ranks" in str(advice)
         assert "has 64 MiB here; valid is a size ≥ 216 MiB" in str(advice)
@@ -347,56 +335,47 @@ class TestMemory:
         batch = f"{ROLLOUT}.n=4", f"{ACTOR}.ppo_mini_batch_size=1"
         return on_cpu(model, *batch, *overrides)
 
-    @pytest.mark.parametrize(("spare", "said"), [(0, 0), (-1, 1)])
-    def test_a_machine_that_is_too_small(
-        self, model: str, monkeypatch: pytest.MonkeyPatch, spare: int, said: int
-    ) -> None:
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: self.NEEDED + spare)
-        assert len(list(checks.advise_memory(self.config(model)))) == said
+    @pytest.fixture
+    def said(self, model: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+        """The warnings on a machine with this much memory."""
+
+        def said(there: int, *overrides: str) -> list[str]:
+            monkeypatch.setattr(checks, "memory_of_machine", lambda: there)
+            return [str(each) for each in checks.advise_memory(self.config(model, *overrides))]
+
+        return said
+
+    def test_a_machine_that_is_too_small(self, said: Callable[..., list[str]]) -> None:
+        assert said(self.NEEDED) == []
+        (advice,) = said(self.NEEDED - 1)
+        assert advice.startswith(MODEL)
 
     def test_each_rank_has_a_rollout_and_micro_batches_and_a_reference_is_one_more(
-        self, model: str, monkeypatch: pytest.MonkeyPatch
+        self, said: Callable[..., list[str]]
     ) -> None:
-        config = self.config(model, "trainer.n_gpus_per_node=2", "algorithm.grpo_ext.gvpo_anchor=ref")
+        more = "trainer.n_gpus_per_node=2", "algorithm.grpo_ext.gvpo_anchor=ref"
         # two ranks with 256 tokens each
         needed = self.NEEDED + 2 * 40_000_000 + 268435456
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed)
-        assert list(checks.advise_memory(config)) == []
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
-        (advice,) = checks.advise_memory(config)
-        assert "reference 0.0" in str(advice)
-        assert advice.key == MODEL
+        assert said(needed, *more) == []
+        assert "reference 0.0" in said(needed - 1, *more)[0]
 
     def test_each_reward_process_has_the_reward_model(
-        self, model: str, monkeypatch: pytest.MonkeyPatch
+        self, model: str, said: Callable[..., list[str]]
     ) -> None:
         path = f"algorithm.grpo_ext.reward_model.path={model}"
-        config = self.config(model, "reward.num_workers=2", path)
         needed = self.NEEDED + 2 * 40_000_000
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed)
-        assert list(checks.advise_memory(config)) == []
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: needed - 1)
-        (advice,) = checks.advise_memory(config)
-        assert "reward model 0.1" in str(advice)
-        assert str(advice).endswith("a smaller model>, or trainer.n_gpus_per_node=1")
-
-    def test_where_the_reward_model_takes_most_there_is_another_remedy(
-        self, model: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """In float32 200 processes hold 8 GB; as in the file, two bytes a weight, half of it."""
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: self.NEEDED + 200 * 40_000_000 - 1)
-        section = "algorithm.grpo_ext.reward_model"
-        config = self.config(model, "reward.num_workers=200", f"{section}.path={model}")
-        (advice,) = checks.advise_memory(config)
-        assert str(advice).endswith("Type: reward.num_workers=1, or a smaller reward model")
-
-        half = self.config(
-            model, "reward.num_workers=200", f"{section}.path={model}", f"{section}.dtype=auto"
-        )
-        assert list(checks.advise_memory(half)) == []
-        least = self.NEEDED + 200 * 20_000_000
-        monkeypatch.setattr(checks, "memory_of_machine", lambda: least)
-        assert len(list(checks.advise_memory(half))) == 1, "the header of the file comes on top"
+        assert said(needed, path, "reward.num_workers=2") == []
+        (advice,) = said(needed - 1, path, "reward.num_workers=2")
+        assert "reward model 0.1" in advice
+        assert advice.endswith("a smaller model>, or trainer.n_gpus_per_node=1")
+        # in float32 200 processes hold 8 GB; as in the file, two bytes a weight, half of it
+        many = path, "reward.num_workers=200"
+        (advice,) = said(self.NEEDED + 200 * 40_000_000 - 1, *many)
+        assert advice.endswith("Type: reward.num_workers=1, or a smaller reward model")
+        half = *many, "algorithm.grpo_ext.reward_model.dtype=auto"
+        assert said(self.NEEDED + 200 * 40_000_000 - 1, *half) == []
+        # the header of the file comes on top
+        assert len(said(self.NEEDED + 200 * 20_000_000, *half)) == 1
 
     def test_a_container_with_less_than_its_machine(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

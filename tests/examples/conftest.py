@@ -8,7 +8,7 @@ import pytest
 
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
-from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder
+from grpo_verl_ext.tasks.folders import PreparedFolder
 
 
 @pytest.fixture(scope="module")
@@ -26,4 +26,4 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return {"found": {}}
 
     folder = tmp_path_factory.mktemp("converted") / "model"
-    return PreparedFolder(folder, FoundManifest).make({"sha256": "0"}, build, force=False).folder
+    return PreparedFolder(folder).make({"sha256": "0"}, build, force=False).folder

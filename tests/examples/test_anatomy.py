@@ -24,14 +24,6 @@ BY_HAND = {
     # k/(k − 1) (r − mean r): ∓3/2 and ∓5/2. Σ = 6 · 3/2 + 8 · 5/2 = 29.
     "rloo": [-24 / 29, 0, 24 / 29, -40 / 29, -40 / 29, 0, 40 / 29, 40 / 29],
 }
-# At a ratio of 1 neither a response's ratio nor a gate or a capped weight differs from a token's plain one.
-BY_HAND |= {
-    **dict.fromkeys(["gspo", "gmpo", "sapo"], BY_HAND["grpo"]),
-    # luspo: GSPO's without 1/|o|. maxrl: the groups' means, 1 and 2, are their standard deviations, too.
-    **dict.fromkeys(["cispo", "vespo", "luspo", "maxrl"], BY_HAND["dapo"]),
-    # lite_ppo: dr_grpo's ∓1 and ∓2 over one std of all rewards, which cancels.
-    **dict.fromkeys(["dppo", "dppo_kl", "topr", "kimi", "lite_ppo"], BY_HAND["dr_grpo"]),
-}
 
 
 @pytest.fixture(autouse=True)

@@ -7,24 +7,20 @@ import pyarrow.parquet as pq
 import pytest
 import smollm2_max
 import torch
-import verl.trainer
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from smollm2_max import MaximaSettings
 from smollm2_model import MEASURED_EVERY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import grpo_verl_ext.config
 from grpo_verl_ext.rewards.rules import whole_response
-from grpo_verl_ext.tasks.folders import FoundManifest, PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.tasks.folders import PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.verl_plugin.compose import composed
 
 
-def place(folder: Path) -> PreparedFolder[FoundManifest]:
-    return PreparedFolder(folder, FoundManifest)
+def place(folder: Path) -> PreparedFolder:
+    return PreparedFolder(folder)
 
 
-TASKS = Path(smollm2_max.__file__).parent
-ALGORITHMS = sorted(file.stem for file in Path(grpo_verl_ext.config.__file__).parent.glob("algo/*.yaml"))
 SMALL = MaximaSettings(
     1, smallest=1, largest=9, test=12, start=0.0, steps=3, batch_size=4, learning_rate=1e-3
 )
@@ -61,11 +57,6 @@ def test_no_test_problem_is_a_training_problem_in_either_order() -> None:
     assert {number for terms in train for number in terms} == set(range(10, 100))
 
 
-def test_the_seed_decides_the_problems() -> None:
-    assert smollm2_max.draw_numbers(MaximaSettings(1)) == smollm2_max.draw_numbers(MaximaSettings(1))
-    assert smollm2_max.draw_numbers(MaximaSettings(1)) != smollm2_max.draw_numbers(MaximaSettings(2))
-
-
 def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: Path) -> None:
     train, test = (pq.read_table(made / f"{split}.parquet").to_pylist() for split in ("train", "test"))
     assert (len(test), test[3]["extra_info"]) == (12, {"index": 3, "split": "test"})
@@ -77,10 +68,7 @@ def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: 
         assert whole_response(row["data_source"], truth, truth) == {"score": 1.0, "acc": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("response", "score"),
-    [("13", 1.0), (" 13\n", 1.0), ("13.", 0.0), ("13 13", 0.0), ("1 3", 0.0), ("013", 0.0), ("", 0.0)],
-)
+@pytest.mark.parametrize(("response", "score"), [(" 13\n", 1.0), ("13.", 0.0), ("1 3", 0.0), ("", 0.0)])
 def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: float) -> None:
     assert whole_response("", response, "13", {"index": 0}) == {"score": score, "acc": score}
 
@@ -90,7 +78,7 @@ def test_the_same_seed_gives_the_same_bytes(converted: Path, learnt: PreparedOut
     smollm2_max.prepare_smollm2_max(BY_HEART, converted, tmp_path / "again", force=False)
     assert place(tmp_path / "again").check() == place(learnt.folder).check()
     smollm2_max.prepare_smollm2_max(replace(BY_HEART, seed=3), converted, tmp_path / "other", force=False)
-    theirs, ours = (place(folder).check().sha256 for folder in (tmp_path / "other", learnt.folder))
+    theirs, ours = (place(folder).check()["sha256"] for folder in (tmp_path / "other", learnt.folder))
     for name in ("train.parquet", "test.parquet", "model/model.safetensors"):
         assert theirs[name] != ours[name]
 
@@ -108,7 +96,7 @@ def test_the_model_reads_a_message_as_it_is_and_has_its_source(made: Path) -> No
 
 def test_the_warm_start_ends_where_it_should(learnt: PreparedOutcome) -> None:
     """Where the answer, and the end of the turn behind it, have the probability that was asked for."""
-    found = learnt.manifest.found
+    found = learnt.manifest["found"]
     assert 0.8 <= found["probability"] <= 1.0
     assert 0 < found["steps"] < 400
     assert found["steps"] % MEASURED_EVERY == 0
@@ -147,19 +135,13 @@ def test_a_missing_model_is_named(
     assert "Type: python examples/tasks/smollm2_model.py" in capsys.readouterr().err
 
 
-def test_a_folder_begun_from_another_model_is_not_taken_for_this_one(made: Path, tmp_path: Path) -> None:
-    other = place(tmp_path / "model").make({"sha256": "1"}, lambda _: {"found": {}}, force=False).folder
-    with pytest.raises(PreparedFolderError, match="was made with other settings"):
-        smollm2_max.prepare_smollm2_max(SMALL, other, made, force=False)
-
-
 def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def prepared(settings: MaximaSettings, source: Path, folder: Path, **_: object) -> PreparedOutcome:
         asked.append((settings, source, folder))
         found = {"train": 1, "test": 1, "steps": 0, "probability": 0.5}
-        return PreparedOutcome(folder, FoundManifest(settings={}, sha256={}, found=found), made=True)
+        return PreparedOutcome(folder, {"found": found}, made=True)
 
     monkeypatch.setattr(smollm2_max, "prepare_smollm2_max", prepared)
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
@@ -169,17 +151,10 @@ def test_the_command_passes_its_seed_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert asked == [(MaximaSettings(3), source, folder)]
 
 
-def composed(*overrides: str) -> DictConfig:
-    folder = Path(verl.trainer.__file__).parent / "config"
-    with initialize_config_dir(config_dir=str(folder), version_base=None):
-        path = f"hydra.searchpath=[pkg://grpo_verl_ext/config,file://{TASKS}]"
-        return compose("ppo_trainer", overrides=[path, "+platform=cpu", "+task=smollm2_max", *overrides])
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_preset_composes_with_every_algorithm(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preset_has_the_tasks_folder_reward_and_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", "/somewhere")
-    config = composed(f"+algo={algorithm}", "task.seed=3")
+    search = f"hydra.searchpath=[file://{Path(smollm2_max.__file__).parent}]"
+    config = composed([search, "+platform=cpu", "+task=smollm2_max", "+algo=gvpo", "task.seed=3"])
     OmegaConf.resolve(config)
     folder = str(smollm2_max.smollm2_max_folder(3))
     assert (config.task.folder, config.data.train_files) == (folder, f"{folder}/train.parquet")
@@ -188,14 +163,9 @@ def test_the_preset_composes_with_every_algorithm(algorithm: str, monkeypatch: p
     assert config.actor_rollout_ref.actor.optim.lr == 1e-5
     assert config.reward.custom_reward_function.path == f"pkg://{whole_response.__module__}"
     assert config.reward.custom_reward_function.name == whole_response.__name__
-
-
-def test_the_budgets_are_those_of_the_task() -> None:
-    config = composed()
     # max, ( and ")=" and the comma are a token each, and so is every digit
     assert config.data.max_prompt_length == smollm2_max.MAX_PROMPT_TOKENS == 4 + 4
     # two digits and the end of the turn, and room to go on where the end should be
     assert config.data.max_response_length == smollm2_max.MAX_RESPONSE_TOKENS > 2 + 1
     assert config.data.val_batch_size == MaximaSettings(1).test
     assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
-    assert config.actor_rollout_ref.rollout.val_kwargs.n == 1

@@ -47,21 +47,20 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     load_function.cache_clear()
 
 
-@pytest.mark.usefixtures("package")
-def test_a_function_counts_by_its_weight_and_is_reported_by_name() -> None:
-    result = compute_score("any", "four", "9", weights={"format": 1.0, "mine_to_load.length": 0.5})
-    assert result == {"score": 2.0, "acc": 0.0, "format": 0.0, "mine_to_load.length": 4.0}
-
-
-def test_a_file_is_as_good_as_a_module(package: Path) -> None:
-    result = compute_score("any", "four", "9", weights={f"{package}:length": 0.5})
-    assert result == {"score": 2.0, "acc": 0.0, "mine_to_load.length": 4.0}
+def test_a_function_of_a_module_or_file_counts_by_its_weight_and_is_reported_by_name(package: Path) -> None:
+    for name in ("mine_to_load.length", f"{package}:length"):
+        result = compute_score("any", "four", "9", weights={"format": 1.0, name: 0.5})
+        assert result == {"score": 2.0, "acc": 0.0, "format": 0.0, "mine_to_load.length": 4.0}
 
 
 @pytest.mark.usefixtures("package")
-def test_a_function_may_say_what_is_right_and_report_more_numbers() -> None:
-    weights = {"mine_to_load.length": 0.0, "mine_to_load.judged": 2.0}
-    result = compute_score("any", RIGHT, "9", {"acc": 0.0}, weights=weights)
+def test_the_first_that_says_what_is_right_decides_and_more_numbers_are_reported() -> None:
+    weights = {"length": 0.0, "judged": 2.0, "says": 0.0, "router": 0.0}
+    weights = {f"mine_to_load.{name}": weight for name, weight in weights.items()}
+    row = {"acc": 0.0, "returned": {"score": 1.0, "acc": 0.75}}
+    passed = {"reward_router_address": "localhost:1", "reward_model_tokenizer": None}
+    result = compute_score("any", RIGHT, "9", row, weights=weights, **passed)
+    assert result["mine_to_load.router"] == 1.0, "what verl passes with a reward model reaches it"
     assert (result["score"], result["acc"]) == (0.5, 0.0)
     assert (result["mine_to_load.judged"], result["mine_to_load.judged.distance"]) == (0.25, 3.0)
     assert "mine_to_load.judged.why" not in result
@@ -69,27 +68,10 @@ def test_a_function_may_say_what_is_right_and_report_more_numbers() -> None:
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
-    ("names", "acc"), [(["judged", "says"], 0.25), (["says", "judged"], 0.75), (["length", "says"], 0.75)]
-)
-def test_of_several_the_first_that_says_what_is_right_decides(names: list[str], acc: float) -> None:
-    row = {"acc": 0.25, "returned": {"score": 1.0, "acc": 0.75}}
-    weights = {f"mine_to_load.{name}": 1.0 for name in names}
-    assert compute_score("any", RIGHT, "9", row, weights=weights)["acc"] == acc
-
-
-@pytest.mark.usefixtures("package")
-@pytest.mark.parametrize(
     "returned",
     [
-        "0.5",
-        None,
-        [1.0],
-        float("nan"),
-        1e16,
-        10**400,
-        {"scores": 1.0},
-        {"score": "1"},
-        {"score": 1.0, "acc": "yes"},
+        *("0.5", None, [1.0], float("nan"), 1e16, 10**400),
+        *({"scores": 1.0}, {"score": "1"}, {"score": 1.0, "acc": "yes"}),
     ],
     ids=repr,
 )
@@ -108,33 +90,20 @@ def test_any_real_number_is_a_reward(returned: object) -> None:
     assert (result["score"], type(result["mine_to_load.says"])) == (1.0, float)
 
 
-@pytest.mark.usefixtures("package")
-def test_what_verl_passes_with_a_reward_model_reaches_the_function() -> None:
-    passed = {"reward_router_address": "localhost:1", "reward_model_tokenizer": None}
-    assert compute_score("any", "", "9", weights={"mine_to_load.router": 1.0}, **passed)["score"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("mine_to_load.lenght", "AttributeError: module 'mine_to_load' has no attribute 'lenght'"),
-        ("no_such_package.f", "ModuleNotFoundError: No module named 'no_such_package'"),
-        ("no_such_file.py:f", "FileNotFoundError"),
-        ("README.md:f", "ImportError: README.md is not a Python file"),
+        ("mine_to_load.lenght", r"cannot be loaded \(AttributeError: .* has no attribute 'lenght'"),
+        ("no_such_package.f", r"cannot be loaded \(ModuleNotFoundError: No module named 'no_such_package'"),
+        ("no_such_file.py:f", r"cannot be loaded \(FileNotFoundError"),
+        ("README.md:f", r"cannot be loaded \(ImportError: README.md is not a Python file"),
+        ("mine_to_load.CONSTANT", "is a int"),
     ],
 )
 @pytest.mark.usefixtures("package")
 def test_what_cannot_be_loaded_is_named_with_the_reason(name: str, why: str) -> None:
-    with pytest.raises(
-        RewardFunctionError, match=rf"{re.escape(repr(name))} cannot be loaded \({re.escape(why)}"
-    ):
+    with pytest.raises(RewardFunctionError, match=rf"{re.escape(repr(name))} {why}"):
         load_function(name)
-
-
-@pytest.mark.usefixtures("package")
-def test_a_constant_is_not_a_function() -> None:
-    with pytest.raises(RewardFunctionError, match=r"'mine_to_load\.CONSTANT' is a int"):
-        load_function("mine_to_load.CONSTANT")
 
 
 @pytest.mark.parametrize("name", ["corectness", ".f", "a..f", "a.f()", ":f", "a.py:", 3])

@@ -4,8 +4,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from module_files import load_module
 
 
@@ -21,6 +19,7 @@ def test_each_equation_and_the_answer_are_steps(example: ModuleType) -> None:
     assert (result["score"], result["acc"]) == (1.0, 1.0)
     assert result["step_rewards"] == [1.0, 0.0, 1.0]
     assert [text[:end][-2:] for end in result["step_ends"]] == ["24", "71", "72"]
+    assert example.compute_score("", "", "1")["step_rewards"] == []
 
 
 @pytest.mark.parametrize(
@@ -42,16 +41,3 @@ def test_an_equation_holds_to_the_digits_written(
     example: ModuleType, text: str, rewards: list[float]
 ) -> None:
     assert example.compute_score("", text, "1")["step_rewards"] == [*rewards, 0.0]
-
-
-def test_an_empty_response_has_no_step(example: ModuleType) -> None:
-    assert example.compute_score("", "", "1")["step_rewards"] == []
-
-
-@given(text=st.text(alphabet="0123456789+-*/=.,$x ÷\n#", max_size=80))
-@settings(derandomize=True, deadline=None)
-def test_any_response_is_graded(example: ModuleType, text: str) -> None:
-    result = example.compute_score("", text, "1")
-    assert len(result["step_rewards"]) == len(result["step_ends"])
-    assert result["step_ends"] == sorted(result["step_ends"])
-    assert set(result["step_rewards"]) <= {0.0, 1.0}

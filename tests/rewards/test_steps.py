@@ -17,9 +17,6 @@ def test_steps_come_with_numbers_and_character_offsets():
 def test_steps_outside_the_reasoning_do_not_count():
     assert find_steps("1+1=2;" + RIGHT + "1+1=2;") == [Step(3, 4, 7, 17, 23), Step(7, 2, 9, 23, 29)]
     assert find_steps("1+1=2;") == []
-
-
-def test_a_response_cut_off_in_its_reasoning_keeps_its_whole_steps():
     assert [step.result for step in find_steps("<reasoning>3+4=7;7+2=9;9+")] == [7, 9]
 
 
@@ -46,9 +43,6 @@ def test_additions_that_hold_but_were_not_asked_for_are_wrong():
     assert graded("1+1=2;2+5=7;", 3, 4, 2) == [False, False]
     # the second does not start from the result before it
     assert graded("3+4=7;9+2=11;", 3, 4, 2) == [True, False]
-
-
-def test_more_steps_than_terms_are_wrong():
     assert graded("3+4=7;7+0=7;7+0=7;", 3, 4) == [True, False, False]
 
 
@@ -69,14 +63,10 @@ def test_any_text_scores_and_its_steps_are_where_they_say(text, terms):
     for step in find_steps(text):
         numbers = text[step.start : step.end].rstrip(";").replace("=", "+").split("+")
         assert [int(number) for number in numbers] == [step.left, step.right, step.result]
-        assert step.holds == (step.left + step.right == step.result)
 
 
 def test_every_step_and_the_answer_are_rewarded_where_they_end():
     wrong = "<reasoning>3+4=7;7+2=8;</reasoning><answer>8</answer>"
     assert step_rewards(wrong, [3, 4, 2], answer_is_right=False) == ([1.0, 0.0, 0.0], [17, 23, len(wrong)])
     assert step_rewards("<answer>7</answer>", [3, 4], answer_is_right=True) == ([1.0], [18])
-
-
-def test_an_empty_response_has_no_step():
     assert step_rewards("", [3, 4], answer_is_right=False) == ([], [])

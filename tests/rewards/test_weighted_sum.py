@@ -5,11 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
-from grpo_verl_ext.rewards.weighted_sum import REWARDS, check_weights, compute_score
+from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
 
 RIGHT = "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>"
 TERMS = {"terms": [3, 4, 2]}
@@ -24,16 +21,6 @@ def test_a_right_response_earns_two_and_four_fifths():
     }
 
 
-def test_an_equal_number_is_accurate_and_earns_less():
-    result = compute_score("chain_sum", RIGHT, "9.0")
-    assert (result["score"], result["acc"]) == (pytest.approx(2.3, abs=1e-15), 1.0)
-
-
-def test_a_wrong_response_keeps_its_format():
-    result = compute_score("chain_sum", RIGHT, "8")
-    assert (result["score"], result["acc"]) == (pytest.approx(0.8, abs=1e-15), 0.0)
-
-
 def test_weights_multiply_and_the_parts_are_reported_without_them():
     result = compute_score(
         "chain_sum", RIGHT, "9", TERMS, weights={"correctness": 0.5, "format": -2.0, "steps": 3}
@@ -41,18 +28,7 @@ def test_weights_multiply_and_the_parts_are_reported_without_them():
     # 0.5·2.0 − 2·0.8 + 3·1.0
     assert result["score"] == pytest.approx(2.4, abs=1e-15)
     assert (result["correctness"], result["steps"]) == (2.0, 1.0)
-
-
-def test_accuracy_does_not_depend_on_the_weights():
     assert compute_score("chain_sum", RIGHT, "9", weights={"format": 1.0})["acc"] == 1.0
-
-
-def test_unknown_name_is_refused_with_the_valid_ones_and_the_line_to_type():
-    with pytest.raises(
-        ValueError, match=r"weights names 'corectness'; valid names are \['correctness', 'format'.*type"
-    ) as e:
-        compute_score("chain_sum", RIGHT, "9", weights={"corectness": 1.0})
-    assert "+reward.custom_reward_function.reward_kwargs.weights=" in str(e.value)
 
 
 @pytest.mark.parametrize("weight", ["1.0", None, True, math.nan, math.inf])
@@ -61,10 +37,18 @@ def test_a_weight_that_is_no_finite_number_is_refused(weight):
         check_weights({"format": weight})
 
 
-@pytest.mark.parametrize("weights", [{}, None, ["format"], "format"])
-def test_weights_that_name_nothing_are_refused(weights):
-    with pytest.raises(ValueError, match="names no reward; valid names are"):
-        check_weights(weights)
+@pytest.mark.parametrize("weights", [{}, None, ["format"], "format", {"corectness": 1.0}])
+def test_weights_that_name_no_reward_are_refused_with_the_valid_ones_and_the_line_to_type(weights):
+    with pytest.raises(
+        ValueError, match=r"valid names are \['correctness', 'format'.*type '\+reward.*weights="
+    ):
+        compute_score("chain_sum", RIGHT, "9", weights=weights)
+
+
+@pytest.mark.parametrize("asked", [{"weights": {"steps": 1.0}}, {"step_rewards": True}])
+def test_steps_without_terms_in_the_data_are_refused(asked):
+    with pytest.raises(ValueError, match=r"needs extra_info.terms in the data; a row has only \['index'\]"):
+        compute_score("gsm8k", RIGHT, "9", {"index": 3}, **asked)
 
 
 def test_a_misspelt_setting_is_refused_and_verls_own_extras_are_not():
@@ -74,39 +58,15 @@ def test_a_misspelt_setting_is_refused_and_verls_own_extras_are_not():
     assert compute_score("chain_sum", RIGHT, "9", **extras)["acc"] == 1.0
 
 
-def test_steps_without_terms_in_the_data_are_refused():
-    with pytest.raises(ValueError, match=r"needs extra_info.terms in the data; a row has only \['index'\]"):
-        compute_score("gsm8k", RIGHT, "9", {"index": 3}, weights={"steps": 1.0})
-
-
-@given(
-    st.text() | st.text("<answer>/reasoning0123456789+=;").map(lambda t: f"<reasoning>{t}</answer>"),
-    st.text() | st.integers(),
-)
-def test_any_response_scores_with_the_same_keys(text, ground_truth):
-    result = compute_score("chain_sum", text, ground_truth, TERMS, weights=dict.fromkeys(REWARDS, 1.0))
-    assert list(result) == ["score", "acc", "correctness", "format", "steps"]
-    assert all(type(value) is float for value in result.values())
-    assert result["score"] == pytest.approx(
-        result["correctness"] + result["format"] + result["steps"], abs=1e-12
-    )
-    assert result["acc"] == (result["correctness"] > 0)
-
-
 @pytest.mark.parametrize(
     ("text", "gold"),
     [(RIGHT, 1.0), (f"{RIGHT}\n", 0.0), (RIGHT.replace("3+4=7;", ""), 0.0), ("", 0.0)],
     ids=["the wanted one", "a line break more", "right by another chain", "empty"],
 )
 def test_whether_it_is_the_wanted_response_is_said_where_that_is_given(text, gold):
-    plain = compute_score("chain_sum", text, "9", TERMS)
+    plain = compute_score("chain_sum", text, "9", TERMS | {"response": ["no text"]})
     found = compute_score("chain_sum", text, "9", TERMS | {"response": RIGHT})
     assert found == plain | {"gold": gold}
-
-
-@pytest.mark.parametrize("response", [None, 9, ["<answer>9</answer>"]])
-def test_what_is_no_text_is_no_wanted_response(response):
-    assert "gold" not in compute_score("chain_sum", RIGHT, "9", TERMS | {"response": response})
 
 
 def test_the_wanted_response_of_the_embedded_task_survives_verls_decoding():
@@ -119,18 +79,6 @@ def test_the_wanted_response_of_the_embedded_task_survives_verls_decoding():
     text = tokenizer.decode(ids, skip_special_tokens=True)
     found = compute_score("chain_sum", text, "9", extra_info)
     assert (found["gold"], found["acc"]) == (1.0, 1.0)
-
-
-def test_verl_finds_the_function_by_its_path_and_hands_it_the_weights():
-    from verl.trainer.ppo.reward import get_custom_reward_fn
-
-    function = {
-        "path": "pkg://grpo_verl_ext.rewards.weighted_sum",
-        "name": "compute_score",
-        "reward_kwargs": {"weights": {"format": 10}},
-    }
-    score = get_custom_reward_fn(OmegaConf.create({"reward": {"custom_reward_function": function}}))
-    assert score(data_source="chain_sum", solution_str=RIGHT, ground_truth="9", extra_info={})["score"] == 8.0
 
 
 def test_the_parts_reach_verls_validation_metrics_by_name():
@@ -155,8 +103,3 @@ def test_step_rewards_come_beside_the_outcome_when_asked_for():
     assert found.keys() - plain.keys() == {"steps", "step_rewards", "step_ends"}
     assert found["steps"] == 1.0
     assert (found["step_rewards"], found["step_ends"]) == ([1.0, 1.0, 1.0], [17, 23, len(RIGHT)])
-
-
-def test_step_rewards_without_terms_in_the_data_are_refused():
-    with pytest.raises(ValueError, match=r"needs extra_info.terms in the data"):
-        compute_score("gsm8k", RIGHT, "9", {"index": 3}, step_rewards=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import PreparedOutcome
 
 TINY = TaskSettings(
@@ -29,6 +29,6 @@ def tiny() -> TaskSettings:
 
 
 @pytest.fixture(scope="session")
-def tiny_prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedOutcome[TaskManifest]:
+def tiny_prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedOutcome:
     root: Path = tmp_path_factory.mktemp("cache")
     return prepare_chain_sum(7, settings=TINY, root=root)

@@ -1,7 +1,5 @@
 """Test the parquet files: verl's columns, and equal bytes for equal problems."""
 
-import pytest
-
 from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, row, write_problems
 from grpo_verl_ext.tasks.folders import read_parquet
 
@@ -21,18 +19,13 @@ def test_a_row_in_verls_format():
     }
 
 
-def test_rows_come_back_as_they_were_written(tmp_path):
+def test_rows_come_back_as_they_were_written_and_the_same_problems_give_the_same_bytes(tmp_path):
     problems = draw_problems("test", 20, lengths=range(3, 5), seed=1)
-    write_problems(tmp_path / "a.parquet", problems, "test")
+    for name in "ab":
+        write_problems(tmp_path / name, problems, "test")
     rows = [row(terms, split="test", index=index) for index, terms in enumerate(problems)]
-    assert read_parquet(tmp_path / "a.parquet") == rows
-
-
-def test_the_same_problems_give_the_same_bytes(tmp_path):
-    for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
-        write_problems(tmp_path / name, draw_problems("train", 20, lengths=range(3, 5), seed=seed), "train")
-    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
-    assert a == b != c
+    assert read_parquet(tmp_path / "a") == rows
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_verls_dataset_reads_the_prompts(tiny_prepared, tmp_path):
@@ -44,16 +37,16 @@ def test_verls_dataset_reads_the_prompts(tiny_prepared, tmp_path):
     settings = {"max_prompt_length": 28, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)}
     tokenizer = AutoTokenizer.from_pretrained(tiny_prepared.folder / "model")
     rows = RLHFDataset(str(tiny_prepared.folder / "test.parquet"), tokenizer, OmegaConf.create(settings))
-    assert len(rows) == tiny_prepared.manifest.settings["test_problems"]
+    assert len(rows) == tiny_prepared.manifest["settings"]["test_problems"]
     written = read_parquet(tiny_prepared.folder / "test.parquet")
     assert rows[0]["raw_prompt"] == written[0]["prompt"]
     assert rows[0]["reward_model"] == written[0]["reward_model"]
 
 
-@pytest.mark.parametrize("name", ["train", "test"])
-def test_no_prompt_is_in_both_files(tiny_prepared, name):
-    here = {row["prompt"][0]["content"] for row in read_parquet(tiny_prepared.folder / f"{name}.parquet")}
-    other = {"train": "test", "test": "train"}[name]
-    there = {row["prompt"][0]["content"] for row in read_parquet(tiny_prepared.folder / f"{other}.parquet")}
-    assert len(here) == tiny_prepared.manifest.settings[f"{name}_problems"]
-    assert not here & there
+def test_no_prompt_is_in_both_files(tiny_prepared, tiny):
+    train, test = (
+        {row["prompt"][0]["content"] for row in read_parquet(tiny_prepared.folder / f"{name}.parquet")}
+        for name in ("train", "test")
+    )
+    assert (len(train), len(test)) == (tiny.train_problems, tiny.test_problems)
+    assert not train & test

@@ -58,23 +58,13 @@ def test_a_row_is_as_verl_reads_it(rows: list[dict[str, Any]]) -> None:
     assert rows[0]["data_source"] == "gsm8k_tags"
 
 
-def test_the_command_writes_both_splits(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        as_jsonl(tmp_path / split)
+def test_the_command_writes_both_splits_each_with_its_own_problems(tmp_path: Path) -> None:
+    for split, problem in zip(("train", "test"), PROBLEMS, strict=True):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(problem) + "\n")
     command = ["prepare", "gsm8k_tags", "--source", str(tmp_path), "--folder", str(tmp_path / "made")]
     said = CliRunner().invoke(app, command)
     assert said.exit_code == 0, said.output
-    assert said.stdout == f"made: {tmp_path / 'made'}\n  2 training and 2 test prompts\n"
-    assert sorted(path.name for path in (tmp_path / "made").glob("*.parquet")) == [
-        "test.parquet",
-        "train.parquet",
-    ]
-
-
-def test_each_split_has_its_own_problems(tmp_path: Path) -> None:
-    for split, problem in zip(("train", "test"), PROBLEMS, strict=True):
-        (tmp_path / f"{split}.jsonl").write_text(json.dumps(problem) + "\n")
-    prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
+    assert said.stdout == f"made: {tmp_path / 'made'}\n  1 training and 1 test prompts\n"
     for split, truth in (("train", "14"), ("test", "1000")):
         (row,) = pq.read_table(tmp_path / "made" / f"{split}.parquet").to_pylist()
         assert (row["reward_model"]["ground_truth"], row["extra_info"]["split"]) == (truth, split)
@@ -101,36 +91,29 @@ def test_every_form_of_the_source_gives_the_same(
     assert pq.read_table(tmp_path / "again" / "test.parquet").to_pylist() == rows
 
 
-@pytest.mark.parametrize(
-    ("index", "answer", "correctness"),
-    [
+def test_the_presets_rewards_are_those_of_the_source_material(rows: list[dict[str, Any]]) -> None:
+    score = get_custom_reward_fn(composed(["+task=gsm8k_tags", "actor_rollout_ref.rollout.name=vllm"]))
+    for index, answer, correctness in (
         (0, "14", 2.0),
-        (0, "$14", 1.5),
         (0, "14.00", 1.5),
         (0, "15", 0.0),
         (1, "1000", 2.0),
-        (1, "1,000", 1.5),
         (1, "$1,000", 1.5),
-    ],
-)
-def test_the_presets_rewards_are_those_of_the_source_material(
-    index: int, answer: str, correctness: float, rows: list[dict[str, Any]]
-) -> None:
-    row = rows[index]
-    score = get_custom_reward_fn(composed(["+task=gsm8k_tags", "actor_rollout_ref.rollout.name=vllm"]))
-    result = score(
-        data_source=row["data_source"],
-        solution_str=TAGGED.format(answer),
-        ground_truth=row["reward_model"]["ground_truth"],
-        extra_info=row["extra_info"],
-    )
-    # 0.2 for each of the four tags
-    assert result == {
-        "score": pytest.approx(correctness + 0.8, abs=1e-15),
-        "acc": float(correctness > 0),
-        "correctness": correctness,
-        "format": pytest.approx(0.8, abs=1e-15),
-    }
+    ):
+        row = rows[index]
+        result = score(
+            data_source=row["data_source"],
+            solution_str=TAGGED.format(answer),
+            ground_truth=row["reward_model"]["ground_truth"],
+            extra_info=row["extra_info"],
+        )
+        # 0.2 for each of the four tags
+        assert result == {
+            "score": pytest.approx(correctness + 0.8, abs=1e-15),
+            "acc": float(correctness > 0),
+            "correctness": correctness,
+            "format": pytest.approx(0.8, abs=1e-15),
+        }
 
 
 def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(

@@ -1,41 +1,28 @@
 """Test the preset ``+task=chain_sum``: it composes and points to where ``prepare`` writes."""
 
-from pathlib import Path
-
 import pytest
-import verl.trainer
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import (
-    MAX_RESPONSE_TOKENS,
-    TASKS,
-    TaskSettings,
-    chain_sum_folder,
-)
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, chain_sum_folder
 from grpo_verl_ext.tasks.chain_sum.problems import prompt, wanted_response
+from grpo_verl_ext.verl_plugin import compose
 
 
 def composed(*overrides: str, task: str = "chain_sum") -> DictConfig:
-    folder = Path(verl.trainer.__file__).parent / "config"
-    with initialize_config_dir(config_dir=str(folder), version_base=None):
-        path = "hydra.searchpath=[pkg://grpo_verl_ext/config]"
-        return compose("ppo_trainer", overrides=[path, f"+task={task}", *overrides])
+    return compose.composed([f"+task={task}", "actor_rollout_ref.rollout.name=vllm", *overrides])
 
 
 @pytest.mark.parametrize(
     "environment",
     [
-        {"GRPO_VERL_EXT_CACHE": "/somewhere", "HOME": "/h"},
         {"GRPO_VERL_EXT_CACHE": "/somewhere", "XDG_CACHE_HOME": "/else", "HOME": "/h"},
         {"XDG_CACHE_HOME": "/else", "HOME": "/h"},
-        {"HOME": "/h"},
         {"GRPO_VERL_EXT_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/h"},
         {"GRPO_VERL_EXT_CACHE": "/somewhere"},
     ],
-    ids=["own", "own first", "xdg", "home", "empty", "own without home"],
+    ids=["own first", "xdg", "home", "own without home"],
 )
 def test_the_folder_is_the_one_prepare_writes(environment, monkeypatch):
     for name in ("GRPO_VERL_EXT_CACHE", "XDG_CACHE_HOME", "HOME"):
@@ -49,27 +36,23 @@ def test_the_folder_is_the_one_prepare_writes(environment, monkeypatch):
     assert config.actor_rollout_ref.model.path == f"{chain_sum_folder(4)}/model"
 
 
-def test_lengths_and_sizes_are_those_of_the_task():
-    config = composed()
-    assert config.actor_rollout_ref.rollout.prompt_length == 24
-    assert config.actor_rollout_ref.rollout.response_length == MAX_RESPONSE_TOKENS
-    assert config.data.val_batch_size == TaskSettings().test_problems
-    # two updates a step
-    assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_its_preset_with_its_budget(name):
     config = composed(task=name)
     assert config.task.folder == str(chain_sum_folder(1, task=name))
     assert config.actor_rollout_ref.model.path == f"{chain_sum_folder(1, task=name)}/model"
     assert config.actor_rollout_ref.rollout.response_length == TASKS[name].max_response_tokens
+    assert config.data.val_batch_size == TASKS[name].test_problems
+    # two updates a step
+    assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
     longest = (9,) * TASKS[name].max_terms
     tokenizer = build_tokenizer()
     assert len(tokenizer.encode(wanted_response(longest))) + 1 <= TASKS[name].max_response_tokens
     chat = [{"role": "user", "content": prompt(longest)}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
     assert len(asked["input_ids"]) <= config.data.max_prompt_length
+    if name == "chain_sum":
+        assert (len(asked["input_ids"]), len(tokenizer.encode(wanted_response(longest)))) == (19, 37)
 
 
 def test_the_reward_is_ours_and_takes_the_presets_weights():

@@ -76,7 +76,7 @@ def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     sizes = {"num_cpus": 16, "num_gpus": 1, "_system_config": {"a": 1}, "include_dashboard": False}
-    own = {**sizes, "address": "local", "runtime_env": {"py_executable": forked_worker.command()}}
+    own = {**sizes, "address": "local", "runtime_env": {"py_executable": forked_worker.COMMAND}}
     assert settled() == own
     assert settled(address="other:6379") == {"include_dashboard": False, "address": "other:6379"}
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")

@@ -5,6 +5,7 @@ In the places of servers and queue are those of `stored_rollout`; a small model 
 
 import asyncio
 import itertools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,16 @@ TABLE = [list(tokens) for tokens in itertools.product(range(5), repeat=2)]
 PROMPTS = ("ab", "dc")
 ONE = PROMPTS[:1]
 N = "actor_rollout_ref__rollout__n"
+SERVER = {
+    "distillation__teacher_models__teacher_model__model_path": "teacher",
+    "distillation__teacher_models__teacher_model__inference__tensor_model_parallel_size": 1,
+    "distillation__nnodes": 1,
+    "distillation__n_gpus_per_node": 1,
+}
+RECORDED = {
+    "algo": "gvpo_distill", "share": 1.0, "source": "data", "distillation__enabled": False,
+    "algorithm__grpo_ext__teacher": {"source": "recorded"}, N: 2,
+}  # fmt: skip
 TEACHER_MODEL = SimpleNamespace(model_path="teacher", inference=SimpleNamespace(max_model_len=None))
 
 
@@ -79,10 +90,7 @@ def distilled(
             "algo": "gvpo_distill",
             "worker": ScoredWorker,
             "server": Server(responses),
-            "distillation__teacher_models__teacher_model__model_path": "teacher",
-            "distillation__teacher_models__teacher_model__inference__tensor_model_parallel_size": 1,
-            "distillation__nnodes": 1,
-            "distillation__n_gpus_per_node": 1,
+            **SERVER,
             N: n,
         }
         | settings,
@@ -276,9 +284,7 @@ def test_stored_responses_are_scored_and_logged_apart(
     own = Rollout(
         monkeypatch, tmp_path, rows,
         algo="gvpo_distill", worker=ScoredWorker, server=Server(RESPONSES[:4]), share=0.5,
-        distillation__teacher_models__teacher_model__model_path="teacher",
-        distillation__teacher_models__teacher_model__inference__tensor_model_parallel_size=1,
-        distillation__nnodes=1, distillation__n_gpus_per_node=1, **{N: 4},
+        **SERVER, **{N: 4},
     )  # fmt: skip
     own.trainer._init_dataloader()
     _, metrics = own.step()
@@ -293,11 +299,7 @@ def test_recorded_log_probs_are_the_teachers(tmp_path: Path, monkeypatch: pytest
         {"token_ids": [1, 4], "log_probs": [-2.0, -0.5]},
     ]
     rows = [{"prompt": p, "extra_info": {"responses": stored, "index": i}} for i, p in enumerate(PROMPTS)]
-    own = Rollout(
-        monkeypatch, tmp_path, rows,
-        algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
-        algorithm__grpo_ext__teacher={"source": "recorded"}, **{N: 2},
-    )  # fmt: skip
+    own = Rollout(monkeypatch, tmp_path, rows, **RECORDED)
     own.trainer._init_dataloader()
     own.step()
     assert scores(own) == {prompt: [-1.25, -2.5] for prompt in PROMPTS}
@@ -319,11 +321,7 @@ def test_a_sample_without_recorded_log_probs_is_named_before_the_training(
     whole = {"token_ids": [0, 4], "log_probs": [-1.0, -0.25]}
     stored = [[whole, whole], [whole, *second]]
     rows = [{"prompt": p, "extra_info": {"responses": r}} for p, r in zip(PROMPTS, stored, strict=True)]
-    own = Rollout(
-        monkeypatch, tmp_path, rows,
-        algo="gvpo_distill", share=1.0, source="data", distillation__enabled=False,
-        algorithm__grpo_ext__teacher={"source": "recorded"}, **{N: 2},
-    )  # fmt: skip
+    own = Rollout(monkeypatch, tmp_path, rows, **RECORDED)
     with pytest.raises(SettingError, match=message):
         own.trainer._init_dataloader()
 
@@ -427,38 +425,39 @@ def test_a_teacher_that_knows_no_response_ends_the_training(
         own.step()
 
 
-def test_what_else_fails_names_the_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported = []
-    monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
-    own = distilled(monkeypatch, tmp_path, RESPONSES)
-    own.worker.teacher_server_manager.failures = [AssertionError()]
-    own.generate()
-    assert [str(each) for each in reported] == [
-        "a response could not be given to the teacher teacher: AssertionError: "
-    ]
-    assert isinstance(reported[0], TeacherError)
+def fails(manager: Any) -> None:
+    manager.failures = [AssertionError()]
 
 
-def test_log_probs_that_are_not_finite_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported = []
-    monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
-    own = distilled(monkeypatch, tmp_path, RESPONSES)
+def knows_no_number(manager: Any) -> None:
     with torch.no_grad():
-        next(own.worker.teacher_server_manager.scorer.parameters()).fill_(torch.nan)
-    own.generate()
-    assert "gave a response of 2 tokens the log-prob nan" in str(reported[0])
+        next(manager.scorer.parameters()).fill_(torch.nan)
 
 
-def test_a_context_that_is_too_short_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def is_short(manager: Any) -> None:
+    short = SimpleNamespace(model_path="teacher", inference=SimpleNamespace(max_model_len=4))
+    manager.teacher_model_configs = {"default": short}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (fails, "a response could not be given to the teacher teacher: AssertionError"),
+        (knows_no_number, "gave a response of 2 tokens the log-prob nan"),
+        (is_short, r"max_model_len is 4 for the teacher teacher, but .* needs 5"),
+    ],
+)
+def test_what_else_fails_names_the_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any, message: str
+) -> None:
     reported = []
     monkeypatch.setattr(teacher_rollout, "report_failure", reported.append)
     own = distilled(monkeypatch, tmp_path, RESPONSES)
-    short = SimpleNamespace(model_path="teacher", inference=SimpleNamespace(max_model_len=4))
-    own.worker.teacher_server_manager.teacher_model_configs = {"default": short}
+    how(own.worker.teacher_server_manager)
     own.generate()
-    assert own.worker.teacher_server_manager.asked == 0
-    assert "max_model_len is 4 for the teacher teacher, but" in str(reported[0])
-    assert "needs 5" in str(reported[0])
+    assert re.search(message, str(reported[0]))
+    assert isinstance(reported[0], TeacherError)
+    assert how is not is_short or own.worker.teacher_server_manager.asked == 0
 
 
 @pytest.mark.parametrize(

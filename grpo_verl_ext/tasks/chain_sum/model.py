@@ -16,6 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -31,8 +32,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grpo_verl_ext.rewards.rules import TAGS, correctness
 from grpo_verl_ext.tasks.causal_lm import Part, encode, sample, train_model
-from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, SAMPLED, SHORT_TERMS, TaskSettings
-from grpo_verl_ext.tasks.chain_sum.problems import Terms, every_problem, prompt, response
+from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, SAMPLED, TaskSettings
+from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, response
 from grpo_verl_ext.tasks.folders import read_parquet
 
 _END_OF_TEXT, _TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -51,10 +52,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Return the tokenizer, ready to be saved next to a model.
-
-    Decoding its tokens gives any text back in Unicode's composed form (NFC), which Qwen2 tokenizers apply.
-    """
+    """Return the tokenizer; decoding gives any text back in Unicode's composed form (NFC), as Qwen2's do."""
     letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
     tokenizer = Qwen2Tokenizer(
         vocab=letters | {mark: 256 + index for index, mark in enumerate(MARKS)},
@@ -106,43 +104,31 @@ def warm_start(
     seed: int,
     on_step: Callable[[int], None],
 ) -> None:
-    """Train ``model`` in place on the problems of the training split.
-
-    The result is bit-identical as `causal_lm.train_model` says.
-
-    Args:
-        on_step: called with the number of steps done, after each.
-    """
+    """Train ``model`` in place on the problems of the training split, as `causal_lm.train_model` does."""
     rng = random.Random(f"warm start/{seed}")
     problems = [
         every_problem(n, "train", by_set=settings.split_by_set)
         for n in range(settings.min_terms, settings.max_terms + 1)
     ]
 
+    def example(slips: bool) -> tuple[str, str]:
+        terms = rng.choice(rng.choice(problems))
+        share = settings.short_slip_share if len(terms) <= 3 else settings.slip_share
+        slip_share = share if slips else 0.0
+        return prompt(terms), response(
+            terms, slip_share=slip_share, rng=rng, rewrite_share=settings.rewrite_share
+        )
+
     def batches() -> Iterator[list[Part]]:
         for step in range(settings.steps):
             slips = step >= settings.steps - settings.slip_steps
-            texts = [
-                _example(rng.choice(rng.choice(problems)), settings, slips, rng)
-                for _ in range(settings.batch_size)
-            ]
+            texts = [example(slips) for _ in range(settings.batch_size)]
             yield [
                 encode(tokenizer, texts[part :: settings.workers], settings.max_response_tokens)
                 for part in range(settings.workers)
             ]
 
     train_model(model, batches(), steps=settings.steps, learning_rate=settings.learning_rate, on_step=on_step)
-
-
-def _example(terms: Terms, settings: TaskSettings, slips: bool, rng: random.Random) -> tuple[str, str]:
-    share = settings.short_slip_share if len(terms) <= SHORT_TERMS else settings.slip_share
-    text = response(
-        terms,
-        slip_share=share if slips else 0.0,
-        rng=rng,
-        rewrite_share=settings.rewrite_share,
-    )
-    return prompt(terms), text
 
 
 def accuracy(
@@ -161,24 +147,16 @@ def accuracy(
     √(a(1−a)/n), 0.02 at n = 512.
 
     Args:
-        model_folder: a Hugging Face model folder with its tokenizer.
-        parquet: a data file in verl's format.
+        parquet: a data file in verl's format, of at least ``n`` rows.
         temperature: 0 takes the most likely token every time.
-
-    Raises:
-        ValueError: the file has fewer than ``n`` rows.
     """
     rows = read_parquet(Path(parquet))[:n]
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
     rows *= samples
-    responses = sample_responses(
-        model_folder,
-        [row["prompt"] for row in rows],
-        temperature=temperature,
-        max_response_tokens=max_response_tokens,
-        seed=seed,
-    )
+    chats = [row["prompt"] for row in rows]
+    how = {"temperature": temperature, "max_response_tokens": max_response_tokens, "seed": seed}
+    responses = sample_responses(model_folder, chats, **how)
     right = [
         correctness(text, row["reward_model"]["ground_truth"]) > 0
         for text, row in zip(responses, rows, strict=True)
@@ -186,21 +164,13 @@ def accuracy(
     return sum(right) / len(right)
 
 
-def sample_responses(
-    model_folder: Path | str,
-    chats: list[list[dict[str, str]]],
-    *,
-    temperature: float,
-    max_response_tokens: int,
-    seed: int,
-) -> list[str]:
-    """Generate one response per chat, in one batch, with special tokens stripped as verl strips them."""
+def sample_responses(model_folder: Path | str, chats: list[list[dict[str, str]]], **how: Any) -> list[str]:
+    """Generate one response per chat as `sample` does, with special tokens stripped as verl strips them."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
-    sampled = sample(
-        model, tokenizer, chats, temperature=temperature, max_response_tokens=max_response_tokens, seed=seed
+    answers: list[str] = tokenizer.batch_decode(
+        sample(model, tokenizer, chats, **how), skip_special_tokens=True
     )
-    answers: list[str] = tokenizer.batch_decode(sampled, skip_special_tokens=True)
     return answers
 
 
@@ -209,14 +179,11 @@ _CLOSE_ENOUGH = 0.01
 _TRIALS = 8
 
 
-def standardise(model_folder: Path, test_file: Path, *, prompts: int, max_response_tokens: int) -> float:
-    """Divide the model's logits so that `SAMPLED` of its answers to test prompts are right.
+def standardise(model_folder: Path, test_file: Path, *, n: int, max_response_tokens: int) -> float:
+    """Divide the model's logits so that `SAMPLED` of its answers to ``n`` test prompts are right.
 
-    The temperature is found by bisection of its logarithm, with the same random numbers in every trial.
-
-    Returns:
-        The temperature. Where none between `COLDEST` and `HOTTEST` reaches the share, the end that comes
-        nearest; the accuracies in the manifest show it.
+    Returns the temperature, found by bisection of its logarithm, with the same random numbers in every trial;
+    where none between `COLDEST` and `HOTTEST` reaches the share, the end that comes nearest.
     """
     low, high = math.log(COLDEST), math.log(HOTTEST)
     for _ in range(_TRIALS):
@@ -224,7 +191,7 @@ def standardise(model_folder: Path, test_file: Path, *, prompts: int, max_respon
         share = accuracy(
             model_folder,
             test_file,
-            n=prompts,
+            n=n,
             temperature=math.exp(middle),
             max_response_tokens=max_response_tokens,
             seed=1,

@@ -23,8 +23,8 @@ from grpo_verl_ext.tasks.chain_sum.model import (
     standardise,
     warm_start,
 )
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskManifest, TaskSettings
-from grpo_verl_ext.tasks.chain_sum.problems import DataSplit, draw_problems
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.tasks.chain_sum.problems import DataSplit
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome
 from grpo_verl_ext.utils.console import make_console
 
@@ -36,20 +36,14 @@ def prepare_chain_sum(
     root: Path | None = None,
     force: bool = False,
     on_step: Callable[[int, int], None] = lambda *_: None,
-) -> PreparedOutcome[TaskManifest]:
+) -> PreparedOutcome:
     """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there (`PreparedFolder.make`).
 
-    Args:
-        root: the cache folder; by default ``cache_root()``.
-        on_step: called with the steps done and the steps in all, after each step of the warm start.
+    ``on_step`` is called with the steps done and the steps in all, after each step of the warm start.
     """
-    settings = settings or TaskSettings()
-    folder = prepared.place(prepared.chain_sum_folder(seed, root, settings.name))
-    return folder.make(
-        asdict(settings),
-        lambda unfinished: _fill(unfinished, seed, settings, on_step),
-        force=force,
-    )
+    of = settings or TaskSettings()
+    folder = prepared.place(prepared.chain_sum_folder(seed, root, of.name))
+    return folder.make(asdict(of), lambda unfinished: _fill(unfinished, seed, of, on_step), force=force)
 
 
 def _fill(
@@ -62,19 +56,16 @@ def _fill(
         ("test", TEST, settings.test_problems),
     ]
     for split, name, count in splits:
-        drawn = draw_problems(split, count, lengths=lengths, seed=seed, by_set=settings.split_by_set)
+        drawn = problems.draw_problems(split, count, lengths=lengths, seed=seed, by_set=settings.split_by_set)
         problems.write_problems(folder / name, drawn, split, settings.name)
     place, tokenizer = folder / prepared.MODEL_FOLDER, build_tokenizer()
     model = build_model(settings, tokenizer, seed=seed)
     warm_start(model, tokenizer, settings, seed=seed, on_step=lambda done: on_step(done, settings.steps))
     model.save_pretrained(place)
     tokenizer.save_pretrained(place)
-    budget = settings.max_response_tokens
-    temperature = 1.0
-    if settings.standardise:
-        of = {"prompts": settings.test_problems, "max_response_tokens": budget}
-        temperature = standardise(place, folder / TEST, **of)
-    measured = partial(accuracy, place, folder / TEST, n=settings.test_problems, max_response_tokens=budget)
+    how = {"n": settings.test_problems, "max_response_tokens": settings.max_response_tokens}
+    temperature = standardise(place, folder / TEST, **how) if settings.standardise else 1.0
+    measured = partial(accuracy, place, folder / TEST, **how)
     return {
         "format": prepared.FORMAT,
         "seed": seed,
@@ -93,11 +84,7 @@ def _fill(
 
 
 def run_prepare(task: str, seed: int, *, force: bool) -> None:
-    """Make the task of ``seed`` in the user's cache folder, with a progress bar, and print a summary.
-
-    Raises:
-        PreparedFolderError: see `PreparedFolder.make`.
-    """
+    """Make the task of ``seed`` in the user's cache folder, with a progress bar, and print a summary."""
     transformers.utils.logging.disable_progress_bar()
     console = make_console()
     with Progress(console=console, transient=True) as progress:
@@ -108,14 +95,14 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
             force=force,
             on_step=lambda done, total: progress.update(bar, completed=done, total=total),
         )
-    manifest = outcome.manifest
+    found = outcome.manifest
     lines = [
-        f"{TRAIN}  {manifest.settings['train_problems']} prompts",
-        f"{TEST}   {manifest.settings['test_problems']} prompts, none of them a training prompt",
-        f"{prepared.MODEL_FOLDER}/         sampled accuracy {manifest.sampled_accuracy:.3f}, greedy "
-        f"{manifest.greedy_accuracy:.3f}, on {manifest.measured_prompts} test prompts",
+        f"{TRAIN}  {found['settings']['train_problems']} prompts",
+        f"{TEST}   {found['settings']['test_problems']} prompts, none of them a training prompt",
+        f"{prepared.MODEL_FOLDER}/         sampled accuracy {found['sampled_accuracy']:.3f}, greedy "
+        f"{found['greedy_accuracy']:.3f}, on {found['measured_prompts']} test prompts",
     ]
-    if not manifest.is_standard:
+    if not prepared.is_standard(found):
         lines.append(
             "good for a training, but not a standard start: a declared comparison takes models with a greedy "
             f"accuracy of at least {prepared.GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± "

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from grpo_verl_ext.tasks.folders import TEST, TRAIN, FolderManifest, PreparedFolder
+from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedFolder
 from grpo_verl_ext.utils.files import cache_root
 
 MAX_RESPONSE_TOKENS = 44
 """Budget of a response of chain_sum: the longest right one has 38 (five terms, end of turn), plus six."""
-
-SHORT_TERMS = 3
-"""Largest number of terms of a short problem."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +26,15 @@ class TaskSettings:
     reach; the others share the rest.
 
     Attributes:
-        name: verl's ``data_source`` of every row, which is also part of the names of its validation metrics.
+        name: verl's ``data_source`` of every row, part of the names of its validation metrics.
         split_by_set: problems with the same terms in another order are on the same side of the split. Without
             it the split is by the text: most test problems then are permutations of training problems.
         rewrite_share: probability that the steps are written once more, again and again, in the responses of
             the warm start, so that lengths vary between responses to one prompt. Below a half: the most
             likely response then has no repetition.
-        max_response_tokens: budget of a response.
-        steps: optimizer steps of the warm start.
         slip_steps: number of the last steps, which are on responses with wrong additions.
         slip_share: probability that an addition in such a response is wrong on purpose.
-        short_slip_share: the same for problems of at most `SHORT_TERMS` terms.
+        short_slip_share: the same for problems of at most three terms.
         standardise: divide the logits afterwards so that it is a standard start (`model.standardise`).
         workers: threads that share each batch; a setting because the weights depend on it.
     """
@@ -67,37 +63,21 @@ class TaskSettings:
     workers: int = 2
 
 
-TASKS: Mapping[str, TaskSettings] = {
-    settings.name: settings
-    for settings in (
-        TaskSettings(),
-        TaskSettings(
-            name="chain_sum_mixed",
-            min_terms=2,
-            max_terms=6,
-            split_by_set=True,
-            max_response_tokens=52,
-            steps=900,
-            slip_steps=120,
-            slip_share=0.2,
-            short_slip_share=0.15,
-            standardise=True,
-        ),
-        TaskSettings(
-            name="chain_sum_verbose",
-            min_terms=2,
-            max_terms=6,
-            split_by_set=True,
-            rewrite_share=0.4,
-            max_response_tokens=90,
-            steps=900,
-            slip_steps=120,
-            slip_share=0.2,
-            short_slip_share=0.15,
-            standardise=True,
-        ),
-    )
-}
+_MIXED = TaskSettings(
+    name="chain_sum_mixed",
+    min_terms=2,
+    max_terms=6,
+    split_by_set=True,
+    max_response_tokens=52,
+    steps=900,
+    slip_steps=120,
+    slip_share=0.2,
+    short_slip_share=0.15,
+    standardise=True,
+)
+_VERBOSE = replace(_MIXED, name="chain_sum_verbose", rewrite_share=0.4, max_response_tokens=90)
+
+TASKS: Mapping[str, TaskSettings] = {each.name: each for each in (TaskSettings(), _MIXED, _VERBOSE)}
 """The embedded tasks by name: one problem, three mixtures of lengths."""
 
 GREEDY_AT_LEAST, SAMPLED, SAMPLED_WITHIN = 0.95, 0.25, 0.03
@@ -110,44 +90,13 @@ FORMAT = 2
 """Version of the layout of folder and manifest; a folder with another version has to be made again."""
 
 MODEL_FOLDER = "model"
-_WEIGHTS = f"{MODEL_FOLDER}/model.safetensors"
+_FILES = frozenset({TRAIN, TEST, f"{MODEL_FOLDER}/model.safetensors"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskManifest(FolderManifest):
-    """The manifest of an embedded task.
-
-    Attributes:
-        versions: versions of Python, torch, transformers and this package; recorded, not compared.
-        sampled_accuracy: share of right answers on ``measured_prompts`` test prompts, with
-            `SAMPLES_PER_PROMPT` responses each, at temperature 1.
-        greedy_accuracy: the same for the most likely tokens.
-        temperature: what the logits were divided by to make the start a standard one; 1.0: nothing.
-        seconds: wall-clock time of the whole preparation.
-    """
-
-    format: int
-    seed: int
-    versions: dict[str, str]
-    sampled_accuracy: float
-    greedy_accuracy: float
-    measured_prompts: int
-    temperature: float
-    seconds: float
-
-    @property
-    def is_standard(self) -> bool:
-        """Whether the starting model knows the answers and samples about a quarter of them."""
-        near = round(abs(self.sampled_accuracy - SAMPLED), 9) <= SAMPLED_WITHIN
-        return near and self.greedy_accuracy >= GREEDY_AT_LEAST
-
-    def fault(self) -> str | None:
-        """Name a missing digest, or another version of the layout."""
-        if not {TRAIN, TEST, _WEIGHTS} <= self.sha256.keys():
-            return f"it has no sha256 for each of {TRAIN}, {TEST} and {_WEIGHTS}"
-        if self.format != FORMAT:
-            return f"its format is {self.format}, this version reads {FORMAT}"
-        return None
+def is_standard(manifest: Mapping[str, Any]) -> bool:
+    """Whether the starting model knows the answers and samples about a quarter of them."""
+    near = round(abs(manifest["sampled_accuracy"] - SAMPLED), 9) <= SAMPLED_WITHIN
+    return bool(near and manifest["greedy_accuracy"] >= GREEDY_AT_LEAST)
 
 
 def chain_sum_folder(seed: int, root: Path | None = None, task: str = "chain_sum") -> Path:
@@ -155,8 +104,13 @@ def chain_sum_folder(seed: int, root: Path | None = None, task: str = "chain_sum
     return (cache_root() if root is None else root) / task / f"seed-{seed}"
 
 
-def place(folder: Path | str) -> PreparedFolder[TaskManifest]:
-    """Return the prepared folder at a path, with the command line that makes it."""
+def place(folder: Path | str) -> PreparedFolder:
+    """Return the prepared folder at a path, with the command line that makes it.
+
+    Its manifest has ``sampled_accuracy``, the share of right answers to ``measured_prompts`` test prompts at
+    temperature 1; ``greedy_accuracy``, that of the most likely tokens; ``temperature``, by which the logits
+    were divided to make a standard start; and ``versions`` and ``seconds``, which are not compared.
+    """
     path = Path(folder)
     seed = re.fullmatch(r"seed-([0-9]+)", path.name)
     task = path.parent.name if path.parent.name in TASKS else "chain_sum"
@@ -164,9 +118,9 @@ def place(folder: Path | str) -> PreparedFolder[TaskManifest]:
     root = path.parent.parent
     if seed and path.parent.name == task and root.absolute() != cache_root().absolute():
         command = f"GRPO_VERL_EXT_CACHE={root} {command}"
-    return PreparedFolder(path, TaskManifest, command, key="task.folder")
+    return PreparedFolder(path, command, "task.folder", FORMAT, _FILES)
 
 
-def read_checked(folder: Path | str) -> TaskManifest:
-    """Compare every file of a folder with its manifest, and return that; raises as `PreparedFolder.check`."""
+def read_checked(folder: Path | str) -> dict[str, Any]:
+    """Return the manifest of a folder as `PreparedFolder.check` does."""
     return place(folder).check()

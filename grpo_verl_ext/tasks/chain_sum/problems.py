@@ -16,9 +16,6 @@ from grpo_verl_ext.tasks.folders import verl_row, write_rows
 Terms = tuple[int, ...]
 DataSplit = Literal["train", "test"]
 
-_TEST_SHARE = 64 / 256
-"""Share of all problems that are in the test split."""
-
 
 def prompt(terms: Terms) -> str:
     """Return the text of a problem: ``(3, 4, 2)`` → ``3+4+2=?``."""
@@ -30,13 +27,7 @@ def wanted_response(terms: Terms) -> str:
     return response(terms, slip_share=0.0, rng=random.Random(0))
 
 
-def response(
-    terms: Terms,
-    *,
-    slip_share: float,
-    rng: random.Random,
-    rewrite_share: float = 0.0,
-) -> str:
+def response(terms: Terms, *, slip_share: float, rng: random.Random, rewrite_share: float = 0.0) -> str:
     """Return a response in which each addition is wrong (a slip) with probability ``slip_share``.
 
     The next addition continues from the wrong sum, so it can be right in itself: each slip is one error. With
@@ -63,7 +54,7 @@ def split_of(terms: Terms, *, by_set: bool = False) -> DataSplit:
     """
     text = prompt(tuple(sorted(terms)) if by_set else terms)
     first_byte = hashlib.sha256(text.encode()).digest()[0]
-    return "test" if first_byte < 256 * _TEST_SHARE else "train"
+    return "test" if first_byte < 64 else "train"  # a quarter
 
 
 def every_problem(number_of_terms: int, split: DataSplit, *, by_set: bool = False) -> list[Terms]:
@@ -80,10 +71,8 @@ def draw_problems(
 ) -> list[Terms]:
     """Draw ``count`` different problems of one split in a seeded order, each length equally often (±1).
 
-    A length with fewer problems gives all of them, and the longer ones share the rest.
-
-    Raises:
-        ValueError: all lengths together have fewer problems.
+    A length with fewer problems gives all of them, and the longer ones share the rest; all lengths together
+    with fewer raise ValueError.
     """
     rng = random.Random(f"problems/{split}/{seed}")
     drawn: list[Terms] = []
@@ -105,19 +94,9 @@ def row(terms: Terms, *, split: DataSplit, index: int, task: str = "chain_sum") 
 
     Grading the steps needs ``extra_info.terms``; ``extra_info.response`` is the `wanted_response`.
     """
-    return verl_row(
-        task,
-        prompt(terms),
-        str(sum(terms)),
-        system="",
-        ability="math",
-        extra_info={
-            "index": index,
-            "split": split,
-            "terms": list(terms),
-            "response": wanted_response(terms),
-        },
-    )
+    of_row = {"index": index, "split": split, "terms": list(terms), "response": wanted_response(terms)}
+    truth = str(sum(terms))
+    return verl_row(task, prompt(terms), truth, system="", ability="math", extra_info=of_row)
 
 
 def write_problems(path: Path, problems: list[Terms], split: DataSplit, task: str = "chain_sum") -> None:

@@ -1,22 +1,44 @@
 """Run verl on a machine without an accelerator, with real FSDP2, vLLM and Ray, all in float32."""
 
 import importlib
+import os
 
 from wrapt import register_post_import_hook
+
+PLATFORM_VARIABLE = "VERL_PLATFORM"
+"""verl's environment variable for the platform of a process; if unset, verl looks for an accelerator."""
+VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
+"""Makes vLLM choose its CPU platform; every process of the platform has it before it imports vLLM."""
+
+
+def chosen_platform() -> str:
+    """Return the platform that `PLATFORM_VARIABLE` names, as verl reads it; empty if verl looks for one."""
+    return os.environ.get(PLATFORM_VARIABLE, "").strip().lower()
+
+
+def is_cpu_chosen() -> bool:
+    """Whether ``VERL_PLATFORM=cpu`` is set; accelerators are not looked for.
+
+    That a process sees no accelerator does not mean a training on CPU: it may be on a login node or a head
+    node, or be an actor to which Ray gave no accelerator.
+    """
+    return chosen_platform() == "cpu"
 
 
 def install_platform() -> None:
     """Register the CPU platform, and patch verl's modules for it as they are imported; safe to call twice."""
-    from grpo_verl_ext.verl_plugin.cpu import patches, platform
+    from verl.plugin.platform import PlatformRegistry
 
-    platform.register_platform()
+    from grpo_verl_ext.verl_plugin.cpu import patches
+    from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
+
+    if PlatformRegistry.get("cpu") is not PlatformCPU:
+        PlatformRegistry.register(platform="cpu")(PlatformCPU)
     patches.install_vllm_alias()
     register_post_import_hook(patches.patch_process_group, "verl.utils.distributed")
     register_post_import_hook(patches.patch_value_model, "verl.utils.model")
     register_post_import_hook(patches.patch_polling, "verl.trainer.ppo.v1.replay_buffer")
     register_post_import_hook(patches.patch_weight_socket, "verl.workers.rollout.vllm_rollout.vllm_rollout")
-    register_post_import_hook(_register_engines, "verl.workers.engine.fsdp.transformer_impl")
-
-
-def _register_engines(transformer_impl: object) -> None:  # noqa: ARG001  # the hook's signature
-    importlib.import_module("grpo_verl_ext.verl_plugin.cpu.engines")
+    register_post_import_hook(
+        lambda _: importlib.import_module(f"{__name__}.engines"), "verl.workers.engine.fsdp.transformer_impl"
+    )

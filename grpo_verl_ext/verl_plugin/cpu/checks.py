@@ -20,9 +20,6 @@ BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 LONGEST = f"{ROLLOUT}.max_model_len"
 _CACHE_OVERRIDES = ("block_size", "dtype", "hf_overrides", "kv_cache_dtype", "max_model_len")
 """Options of vLLM with which its cache has another size than this module computes."""
-_ALL_CACHES_GIB = "VLLM_CPU_KVCACHE_SPACE"
-"""vLLM's environment variable for the cache, which wins over the setting."""
-
 _SHARED_MEMORY = Path("/dev/shm")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _REWARD_MODEL = "reward model"
@@ -35,32 +32,30 @@ _PROCESSES = 4 * sizes.GIBI
 
 def check_cache(config: DictConfig) -> None:
     """Refuse a key-value cache without room for a full sequence; vLLM refuses it a minute after the start."""
-    given, length = setting(config, CACHE), setting(config, LONGEST)
-    shape = model_shape(setting(config, MODEL))
+    given, shape = setting(config, CACHE), model_shape(setting(config, MODEL))
     if not _is_ours(config) or shape is None or not shape.full_attention or not is_count(given):
         return
-    tokens = length or shape.positions
-    if not tokens or _has_own_cache(config):
+    tokens = setting(config, LONGEST) or shape.positions
+    vllm = config.actor_rollout_ref.rollout.engine_kwargs.vllm
+    # vLLM's variable for the cache wins over the setting
+    if not tokens or os.environ.get("VLLM_CPU_KVCACHE_SPACE") or any(map(vllm.get, _CACHE_OVERRIDES)):
         return
     least = tokens * shape.cache_numbers * sizes.FP32
     if given < least:
-        both = config.data.max_prompt_length + config.data.max_response_length
+        both, model = config.data.max_prompt_length + config.data.max_response_length, setting(config, MODEL)
         shorter = f", or {LONGEST}={both}" if both < tokens else ""
         raise SettingError(
             CACHE,
             given,
-            why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in "
-            f"{setting(config, MODEL)}, and vLLM starts only with room for one",
+            why=f"a sequence of {tokens} tokens has {least} bytes of keys and values in {model}, and vLLM "
+            "starts only with room for one",
             valid=f"an integer ≥ {sizes.cache_of(1, shape, tokens)}",
-            fix=Line(f"{CACHE}={sizes.kv_cache_bytes(setting(config, MODEL), tokens)}", more=shorter),
+            fix=Line(f"{CACHE}={sizes.kv_cache_bytes(model, tokens)}", more=shorter),
         )
 
 
 def check_bucket(config: DictConfig) -> None:
-    """Refuse a weight buffer smaller than the embedding.
-
-    verl transfers each tensor in one piece, and asserts only after the start that it fits.
-    """
+    """Refuse a weight buffer smaller than the embedding, which verl asserts only after the start."""
     given, shape = setting(config, BUCKET), model_shape(setting(config, MODEL))
     if not _is_ours(config) or shape is None or not is_count(given):
         return
@@ -79,11 +74,10 @@ def check_bucket(config: DictConfig) -> None:
 
 def advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
     """Warn if /dev/shm is too small for the weight buffers; writing beyond its end is a bare "bus error"."""
-    bucket, there = setting(config, BUCKET), size_of_shared_memory()
-    if not _is_ours(config) or not is_count(bucket) or there is None:
+    bucket, ranks = setting(config, BUCKET), config.trainer.n_gpus_per_node
+    if not _is_ours(config) or not is_count(bucket) or not _SHARED_MEMORY.exists():
         return
-    ranks = _ranks_per_node(config)
-    needed = bucket * ranks
+    there, needed = shutil.disk_usage(_SHARED_MEMORY).total, bucket * ranks
     if there < needed * sizes.MEBI:
         yield Problem(
             BUCKET,
@@ -115,11 +109,6 @@ def advise_memory(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-def size_of_shared_memory() -> int | None:
-    """Return the bytes of /dev/shm; None where it does not exist."""
-    return shutil.disk_usage(_SHARED_MEMORY).total if _SHARED_MEMORY.exists() else None
-
-
 def memory_of_machine() -> int:
     """Return the bytes of the machine's memory, or of the container's limit where that is lower."""
     total = int(psutil.virtual_memory().total)
@@ -135,7 +124,7 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
     In an update a rank has a micro-batch whose responses all use up their budget; each of verl's
     reward processes loads the reward model.
     """
-    actor, ranks, size = config.actor_rollout_ref.actor, _ranks_per_node(config), weights * sizes.FP32
+    actor, ranks, size = config.actor_rollout_ref.actor, config.trainer.n_gpus_per_node, weights * sizes.FP32
     cache, nodes = setting(config, CACHE), config.trainer.nnodes
     longest = config.data.max_prompt_length + config.data.max_response_length
     tokens = longest * (actor.ppo_micro_batch_size_per_gpu or 1)
@@ -160,22 +149,13 @@ def _parts(config: DictConfig, shape: ModelShape, weights: int) -> dict[str, int
 
 def _is_ours(config: DictConfig) -> bool:
     """Whether the training is on this platform with vLLM, in float32, and trains every weight."""
-    rollout, lora = config.actor_rollout_ref.rollout, setting(config, "actor_rollout_ref.model.lora.rank")
+    rollout = config.actor_rollout_ref.rollout
     return (
         config.trainer.device == "cpu"
         and rollout.name == "vllm"
         and rollout.dtype == "float32"
         and rollout.tensor_model_parallel_size == 1
         and setting(config, f"{ACTOR}.fsdp_config.model_dtype") == "fp32"
-        and not lora
+        and not setting(config, "actor_rollout_ref.model.lora.rank")
         and not setting(config, "actor_rollout_ref.model.lora_rank")
     )
-
-
-def _has_own_cache(config: DictConfig) -> bool:
-    vllm = config.actor_rollout_ref.rollout.engine_kwargs.vllm
-    return bool(os.environ.get(_ALL_CACHES_GIB)) or any(vllm.get(name) for name in _CACHE_OVERRIDES)
-
-
-def _ranks_per_node(config: DictConfig) -> int:
-    return int(config.trainer.n_gpus_per_node)

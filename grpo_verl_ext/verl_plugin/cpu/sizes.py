@@ -11,11 +11,11 @@ MEBI, GIBI = 2**20, 2**30
 FP32 = 4
 """Bytes per number: everything on this platform is float32."""
 
-CACHE_BLOCK = 128
+_CACHE_BLOCK = 128
 """Tokens per block of vLLM's key-value cache on a CPU (``vllm/platforms/cpu.py``)."""
 _CACHED_SEQUENCES = 32
-"""Full-length sequences for which the cache has room, if `CACHE_AT_MOST` allows it."""
-CACHE_AT_LEAST, CACHE_AT_MOST = 256 * MEBI, GIBI
+"""Full-length sequences for which the cache has room, if `_CACHE_AT_MOST` allows it."""
+_CACHE_AT_LEAST, _CACHE_AT_MOST = 256 * MEBI, GIBI
 """Bytes per replica; exceeded only where a single sequence needs more."""
 
 _BUCKET_AT_LEAST = 16
@@ -32,11 +32,7 @@ WIDTHS_SAVED, FEED_FORWARDS_SAVED = 16, 4
 
 
 def max_model_len(path: object, prompt: object, response: object) -> int | None:
-    """Return the tokens of the longest sequence, the sum of the two budgets; None for the model's context.
-
-    None is verl's default. The cache must hold one sequence of this length, so with a long context it would
-    need gigabytes.
-    """
+    """Return the sum of the two budgets, for which the cache needs room; None for the model's context."""
     shape = model_shape(path)
     if shape is None or not (is_count(prompt) and is_count(response)):
         return None
@@ -49,15 +45,15 @@ def kv_cache_bytes(path: object, longest: object) -> int:
     shape = model_shape(path)
     tokens = longest if is_count(longest) else shape and shape.positions
     if shape is None or not tokens:
-        return CACHE_AT_LEAST
+        return _CACHE_AT_LEAST
     many = cache_of(_CACHED_SEQUENCES, shape, tokens)
-    return max(CACHE_AT_LEAST, cache_of(1, shape, tokens), min(CACHE_AT_MOST, many))
+    return max(_CACHE_AT_LEAST, cache_of(1, shape, tokens), min(_CACHE_AT_MOST, many))
 
 
 def cache_of(sequences: int, shape: ModelShape, tokens: int) -> int:
     """Return the bytes of the blocks for ``sequences`` of ``tokens`` each; vLLM reserves one block more."""
-    blocks = sequences * -(-tokens // CACHE_BLOCK) + 1
-    return blocks * CACHE_BLOCK * shape.cache_numbers * FP32
+    blocks = sequences * -(-tokens // _CACHE_BLOCK) + 1
+    return blocks * _CACHE_BLOCK * shape.cache_numbers * FP32
 
 
 def slots(ranks: int, distils: object, servers: int, nodes: int) -> int:

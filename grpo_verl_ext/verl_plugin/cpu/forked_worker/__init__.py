@@ -4,7 +4,5 @@ import shlex
 import sys
 from pathlib import Path
 
-
-def command() -> str:
-    """Return the command that Ray runs in the place of ``python``: its ``runtime_env.py_executable``."""
-    return shlex.join([sys.executable, str(Path(__file__).parent)])
+COMMAND = shlex.join([sys.executable, str(Path(__file__).parent)])
+"""What Ray runs in the place of ``python``: its ``runtime_env.py_executable``."""

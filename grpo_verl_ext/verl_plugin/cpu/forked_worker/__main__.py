@@ -5,8 +5,8 @@ The first process of a Ray imports the modules of all workers, forks the worker 
 stays as a server; later processes ask it for a fork and end. A worker then starts in 0.5 s instead of 5 to 9.
 
 Where that is not possible (no server, another search path for modules), this process prints why and becomes
-a normal Python that does its own imports. The server has an abstract socket, whose name any process of the
-machine can find or take: both ends refuse another user's process before they send or read a word.
+a normal Python. The server has an abstract socket, whose name any process of the machine can find or take:
+both ends refuse another user's process before they send or read a word.
 
 Nothing of this package is imported here: verl loads it as a plugin, with the other modules.
 """
@@ -25,10 +25,9 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from types import SimpleNamespace
 
 MODULES = (
     "verl.trainer.main_ppo",
@@ -42,63 +41,31 @@ MODULES = (
 READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
 """A worker with another value of one of these environment variables cannot be a fork of this server."""
 _STANDARD_STREAMS = (0, 1, 2)
-RAYLET = "--raylet-name="
+_RAYLET = "--raylet-name="
 """The argument with the socket of the node's raylet."""
-PATIENCE = 5.0
+_PATIENCE = 5.0
 """Seconds to wait for a server that has bound its address to begin to listen."""
-REQUEST_SECONDS = 10.0
+_REQUEST_SECONDS = 10.0
 """Time limit for a worker that asks; others wait meanwhile."""
-ANSWER_SECONDS = 600.0
+_ANSWER_SECONDS = 600.0
 """Time limit for a server that still imports: as long as Ray waits for a worker (platform/cpu.yaml)."""
 
 
 @dataclass(frozen=True)
-class Worker:
-    """The worker process that Ray asked for.
-
-    Attributes:
-        arguments: path of the program and its arguments.
-    """
+class _Worker:
+    """The worker process that Ray asked for: path of the program and its arguments, and where it runs."""
 
     arguments: list[str]
     environment: dict[str, str]
     folder: str
 
-    @classmethod
-    def of_this_process(cls, arguments: Sequence[str]) -> Worker:
-        """Return the worker that Ray asked of this process."""
-        return cls(list(arguments), dict(os.environ), os.getcwd())
-
-    @classmethod
-    def from_json(cls, message: bytes) -> Worker:
-        """Read what `_ask_for_fork` sends.
-
-        Raises:
-            ValueError: it is something else.
-        """
-        said: Any = json.loads(message)
-        match said:
-            case {"arguments": [_, *_] as words, "environment": dict(variables), "folder": str(folder)} if (
-                all(isinstance(word, str) for word in [*words, *variables.values()])
-            ):
-                return cls(words, variables, folder)
-        raise ValueError("it has not the arguments, environment and folder of a worker")
-
     @property
     def address(self) -> str:
-        """Name of the server's abstract socket, after the path of the node's raylet.
-
-        Raises:
-            OSError: the worker's arguments do not name the raylet's socket.
-        """
-        found = [word.removeprefix(RAYLET) for word in self.arguments if word.startswith(RAYLET)]
+        """Name of the server's abstract socket, after the raylet's; raises OSError where none is named."""
+        found = [word.removeprefix(_RAYLET) for word in self.arguments if word.startswith(_RAYLET)]
         if not found:
-            raise OSError(errno.EINVAL, f"no {RAYLET} among the arguments")
+            raise OSError(errno.EINVAL, f"no {_RAYLET} among the arguments")
         return f"\0{found[0]}.fork"
-
-    def reads_as(self, other: Worker) -> bool:
-        """Whether imports find the same modules in both environments."""
-        return all(self.environment.get(name) == other.environment.get(name) for name in READ_BY_IMPORTS)
 
     def run(self) -> None:
         """Turn this process, a fork, into the worker."""
@@ -118,7 +85,7 @@ class Worker:
 
 def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
     """Become the server, ask the running one for a fork, or fall back to a normal Python."""
-    worker = Worker.of_this_process(arguments)
+    worker = _Worker(list(arguments), dict(os.environ), os.getcwd())
     try:
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -134,59 +101,35 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
         os.execv(sys.executable, [sys.executable, *arguments])
     listener.listen(128)
     import_all(modules)
-    serve(listener, worker).run()
+    _serve(listener, worker).run()
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import the modules for all forks; print the error of one that fails, and leave it to its workers."""
+    """Import the modules for all forks; print the error of one that fails, and leave it to its workers.
+
+    Ray's generator of random identifiers is seeded at its first use. Used before a fork, it gives all forks
+    the same identifiers, and two workers that make an object of one identifier at the same moment crash.
+    Each ``@ray.remote class`` draws one, here from the operating system's random numbers.
+    """
+    import ray.actor
+
+    drawn = ray.actor.ActorClassID
+    ray.actor.ActorClassID = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))
     # Garbage collection would take a quarter of the time, and write to pages that forks share.
     gc.disable()
-    with no_identifiers_drawn():
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except Exception:  # noqa: BLE001  # printed here, and raised in the workers that need the module
-                traceback.print_exc()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001  # printed here, and raised in the workers that need the module
+            traceback.print_exc()
+    ray.actor.ActorClassID = drawn
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
-@contextmanager
-def no_identifiers_drawn() -> Iterator[None]:
-    """Keep imports from using the generator of Ray's random identifiers, which forks would inherit.
-
-    It is seeded at its first use; used before a fork, it gives all forks the same identifiers, and two
-    workers that make an object of one identifier at the same moment crash. Each ``@ray.remote class`` draws
-    one.
-    """
-    import ray.actor
-
-    drawn = ray.actor.ActorClassID
-    ray.actor.ActorClassID = _ActorClassIdOfTheSystem
-    try:
-        yield
-    finally:
-        ray.actor.ActorClassID = drawn
-
-
-class _ActorClassIdOfTheSystem:
-    """In the place of Ray's ActorClassID: from the operating system's random numbers."""
-
-    @staticmethod
-    def from_random() -> Any:
-        """Return a new identifier."""
-        from ray._raylet import ActorClassID
-
-        return ActorClassID(os.urandom(ActorClassID.size()))
-
-
-def _ask_for_fork(worker: Worker) -> None:
-    """Have the server fork the worker, which takes over this process's standard streams.
-
-    Raises:
-        OSError: there is no server, it does not answer, it refuses, or it is another user's.
-    """
+def _ask_for_fork(worker: _Worker) -> None:
+    """Have the server fork the worker, which takes over this process's standard streams; else OSError."""
     with _connected(worker.address) as connection:
         if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"the server is of user {user}")
@@ -200,10 +143,10 @@ def _ask_for_fork(worker: Worker) -> None:
 
 def _connected(address: str) -> socket.socket:
     """Connect to the server, waiting for one that has just bound its address."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + _PATIENCE
     while True:
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(ANSWER_SECONDS)
+        connection.settimeout(_ANSWER_SECONDS)
         try:
             connection.connect(address)
         except (ConnectionRefusedError, BlockingIOError):  # it does not listen yet, or many are waiting
@@ -223,11 +166,10 @@ def _other_user(connection: socket.socket) -> int | None:
     return None if user == os.geteuid() else user
 
 
-def serve(listener: socket.socket, first: Worker) -> Worker:
+def _serve(listener: socket.socket, first: _Worker) -> _Worker:
     """Fork for each worker that is asked for, until Ray's raylet, the parent process, has ended.
 
-    Returns:
-        The fork's worker; returns only in a fork.
+    Returns only in a fork, its worker.
     """
     raylet = os.getppid()
     # The kernel reaps forks that have ended; a fork itself waits for its children as usual.
@@ -241,7 +183,7 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
         except TimeoutError:
             continue
         with connection:
-            worker = forked(connection, first)
+            worker = _forked(connection, first)
         if worker is not None:
             listener.close()
             return worker
@@ -249,10 +191,9 @@ def serve(listener: socket.socket, first: Worker) -> Worker:
 
 
 def _is_fork() -> bool:
-    """Fork, and return whether this is the child.
+    """Fork, and return whether this is the child, which is set up as Ray sets up a worker.
 
-    The child is set up as Ray sets up a worker: in a process group of its own, which Ray ends when the worker
-    has died, and with Python's default handling of SIGCHLD.
+    That is, in a process group of its own, which Ray ends when the worker has died.
     """
     if os.fork():
         return False
@@ -261,24 +202,23 @@ def _is_fork() -> bool:
     return True
 
 
-def forked(connection: socket.socket, first: Worker) -> Worker | None:
+def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
     """Fork for the worker that is asked for; print why if the request is not one that `_ask_for_fork` sends.
 
-    Returns:
-        The worker, in the fork, with the standard streams of the process that asked; None in the server.
+    Returns the worker in the fork, which has the standard streams of the process that asked; else None.
     """
     streams: list[int] = []
     try:
         if (user := _other_user(connection)) is not None:
             raise OSError(errno.EPERM, f"a process of user {user} asked for a worker, and is refused")
-        worker = Worker.from_json(_received(connection, streams))
-        if worker.reads_as(first):
+        worker = _Worker(**json.loads(_received(connection, streams)))
+        if all(worker.environment.get(name) == first.environment.get(name) for name in READ_BY_IMPORTS):
             connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
             if _is_fork():
                 for stream, number in zip(streams, _STANDARD_STREAMS, strict=True):
                     os.dup2(stream, number)
                 return worker
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         print(f"grpo_verl_ext: no worker for a request: {error}", file=sys.stderr, flush=True)
     finally:
         for stream in streams:
@@ -287,14 +227,9 @@ def forked(connection: socket.socket, first: Worker) -> Worker | None:
 
 
 def _received(connection: socket.socket, streams: list[int]) -> bytes:
-    """Receive what `_ask_for_fork` sends, and add the standard streams to ``streams``.
-
-    Raises:
-        OSError: it does not come in time.
-        ValueError: it ends early, or has other streams.
-    """
-    end = time.monotonic() + REQUEST_SECONDS
-    connection.settimeout(REQUEST_SECONDS)
+    """Receive what `_ask_for_fork` sends, in time and whole, and add the standard streams to ``streams``."""
+    end = time.monotonic() + _REQUEST_SECONDS
+    connection.settimeout(_REQUEST_SECONDS)
     message, received_streams, _, _ = socket.recv_fds(connection, 2**16, len(_STANDARD_STREAMS))
     streams += received_streams
     while part := b"" if message.endswith(b"\n") else connection.recv(2**16):
