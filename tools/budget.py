@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 24608,
-    "modules": 183,
+    "lines of the package": 23742,
+    "modules": 179,
     "longest function": 45,
-    "functions per 1,000 lines": 54,
+    "functions per 1,000 lines": 53,
     "public names per 1,000 lines": 38,
     "names in two or more modules": 14,
     "algorithms' names as strings": 0,
-    "lines of tests": 34916,
-    "lines of benchmarks": 2401,
-    "tracked tree, MB": 10.7,
-    "hand-written words in docs": 11985,
-    "words of README": 689,
+    "lines of tests": 33510,
+    "lines of benchmarks": 1800,
+    "tracked tree, MB": 10.6,
+    "hand-written words in docs": 10970,
+    "words of README": 610,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
 NAMES_ALLOWED = ("catalogue", "config")
