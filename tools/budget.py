@@ -25,7 +25,7 @@ LIMITS = {
     "lines of benchmarks": 1800,
     "tracked tree, MB": 10.6,
     "hand-written words in docs": 10970,
-    "words of README": 610,
+    "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
 NAMES_ALLOWED = ("catalogue", "config")
