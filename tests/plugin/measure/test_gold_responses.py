@@ -33,7 +33,7 @@ from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.measure import data, gold_responses
+from grpo_verl_ext.verl_plugin.measure import gold_responses
 from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldRow, read_rows
 from grpo_verl_ext.verl_plugin.measure.training_rewards import (
     means,
@@ -163,7 +163,7 @@ class TestRows:
     def test_a_file_without_a_row_and_a_model_of_images_are_named(
         self, plain: DictConfig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(data, "create_rl_dataset", lambda *_, **__: [])
+        monkeypatch.setattr(gold_responses, "create_rl_dataset", lambda *_, **__: [])
         with pytest.raises(SettingError, match=rf"{SECTION}\.files is .*, but there is no row to measure"):
             rows_of(plain)
         model = SimpleNamespace(processor=object())
