@@ -43,6 +43,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
+from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
@@ -157,11 +158,11 @@ def trainer(responses: int, ranks: int, *overrides: str) -> Trainer:
     return made
 
 
-def method(name: str, fields: tuple[str, ...], *overrides: str) -> Callable[[Rollout], Call]:
+def method(name: str, *overrides: str) -> Callable[[Rollout], Call]:
     """Return a part that calls a method of our trainer on rows from the queue."""
 
     def made(rollout: Rollout) -> Call:
-        rollout_batch.tq = Queue(rollout, fields)
+        rollout_batch.tq = Queue(rollout, (*rollout.rows, "extra_fields"))
         ours = trainer(len(rollout.batch), RANKS[0], *overrides)
         arguments = ({}, "nowhere") if name == "_log_rollout_data" else ({},)
         return partial(getattr(ours, name), rollout.batch, *arguments)
@@ -217,7 +218,7 @@ def sessions(rollout: Rollout) -> Call:
 
     def call() -> object:
         with ROW_KEYS.set(rollout.batch.keys):
-            return row_roles("grpo_outcome", uids, torch.device("cpu"))
+            return row_roles(GRPO_OUTCOME, uids, torch.device("cpu"))
 
     return call
 
@@ -239,21 +240,14 @@ PARTS: dict[str, Callable[[Rollout], Call]] = {
         "dapo", mask_truncated_completions=True, max_response_length=64
     ),
     **{f"order of the rows, {ranks} ranks": order(ranks, Trainer) for ranks in RANKS},
-    "groups of gvpo": method("_compute_advantage", ("response_mask",), "+algo=gvpo"),
+    "groups of gvpo": method("_compute_advantage", "+algo=gvpo"),
     "targets of gvpo, anchor ref": method(
-        "_compute_advantage",
-        ("old_log_probs", "ref_log_prob", "response_mask", "advantages"),
-        "+algo=gvpo",
-        "algorithm.grpo_ext.gvpo_anchor=ref",
+        "_compute_advantage", "+algo=gvpo", "algorithm.grpo_ext.gvpo_anchor=ref"
     ),
-    "KL to the reference": method(
-        "_compute_ref_log_prob", ("old_log_probs", "ref_log_prob", "response_mask"), "+algo=grpo"
-    ),
+    "KL to the reference": method("_compute_ref_log_prob", "+algo=grpo"),
     "rows and sessions": sessions,
-    "step rewards collected": method("_compute_advantage", ("extra_fields",), "+algo=grpo_process"),
-    "step rewards for the dump": method(
-        "_log_rollout_data", ("extra_fields", "advantages"), "+algo=grpo_process"
-    ),
+    "step rewards collected": method("_compute_advantage", "+algo=grpo_process"),
+    "step rewards for the dump": method("_log_rollout_data", "+algo=grpo_process"),
     "verl: grpo": estimator("grpo"),
     "verl: grpo_vectorized": estimator("grpo_vectorized"),
     "verl: padding for the estimator": verls_padding,
