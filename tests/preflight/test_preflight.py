@@ -79,42 +79,30 @@ class TestFiles:
     """What is here and broken is named; what is not here may be where the workers are."""
 
     @pytest.mark.parametrize(
-        "changes",
+        ("key", "name"),
         [
-            {"data__train_files": "hdfs://host/train.parquet"},
-            {"actor_rollout_ref__model__path": "Qwen/Qwen2.5-0.5B"},
+            ("data.train_files", "hdfs://host/train.parquet"),
+            ("actor_rollout_ref.model.path", "Qwen/Qwen2.5-0.5B"),
+            ("reward.custom_reward_function.path", "pkg://my_package.reward"),
         ],
     )
-    def test_a_name_that_is_no_local_path_is_left_to_verl(
-        self, config: Config, changes: dict[str, str]
-    ) -> None:
-        assert advice(config(**changes), "files") == []
+    def test_a_name_that_is_no_local_path_is_left_to_verl(self, config: Config, key: str, name: str) -> None:
+        assert advice(config(**{key: name}), "files") == []
 
     @pytest.mark.parametrize(
-        ("changes", "key", "path"),
+        ("key", "names"),
         [
-            (
-                {"data__train_files": "/nowhere/train.parquet"},
-                "data.train_files",
-                "/nowhere/train.parquet",
-            ),
-            (
-                {"actor_rollout_ref__model__path": "~/nowhere/model"},
-                "actor_rollout_ref.model.path",
-                "~/nowhere/model",
-            ),
-            ({"data__train_files": ["nowhere.parquet"]}, "data.train_files", "nowhere.parquet"),
-            (
-                {"reward__custom_reward_function__path": "nowhere.py"},
-                "reward.custom_reward_function.path",
-                "nowhere.py",
-            ),
+            ("data.train_files", "/nowhere/train.parquet"),
+            ("actor_rollout_ref.model.path", "~/nowhere/model"),
+            ("data.train_files", ["nowhere.parquet"]),
+            ("reward.custom_reward_function.path", "nowhere.py"),
         ],
     )
     def test_a_path_that_is_not_here_may_be_where_the_workers_are(
-        self, config: Config, changes: dict[str, str], key: str, path: str
+        self, config: Config, key: str, names: str | list[str]
     ) -> None:
-        assert advice(config(**changes), "files") == [
+        path = names if isinstance(names, str) else names[0]
+        assert advice(config(**{key: names}), "files") == [
             f"{key} is {path}, but that is not on this machine, which is wrong unless the workers see it. "
             f"Type: {key}=<a path that exists>"
         ]
