@@ -132,7 +132,8 @@ def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
-        key = str(error).partition("Missing mandatory value: ")[2].split()[0]
+        asked = str(error).partition("Missing mandatory value: ")[2].split()
+        key = asked[0] if asked else str(error.full_key)
         fix = Line(f"{key}=vllm") if key == f"{ROLLOUT}.name" else f"{key}=<value>"
         seen = f"{key} has no value, and verl has no default for it"
         yield Finding("missing", Severity.WARNING, Problem(key, None, fix, seen=seen))
