@@ -41,16 +41,16 @@ def check_names(config: DictConfig) -> None:
         # Agent loops of a user's own are registered in a file that only the workers read.
         own = [name for feature in features.all_features() for name in feature.agent_loops]
         asked.append((AGENT_LOOP, loop, own))
-    for key, ours, registry in (
-        (ESTIMATOR, ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
-        (LOSS, LOSSES, POLICY_LOSS_REGISTRY),
+    for kind, key, ours, registry in (
+        ("advantage estimator", ESTIMATOR, ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
+        ("policy loss", LOSS, LOSSES, POLICY_LOSS_REGISTRY),
     ):
         name = setting(config, key)
         if name in ours and not is_of(registry.get(name), ours[name]):
             raise SettingError(
                 key,
                 name,
-                why=f"this name is that of {registry[name].__module__}, not of grpo_verl_ext",
+                why=f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext",
                 valid="one package for a name",
                 fix="VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …",
             )
