@@ -218,10 +218,10 @@ class _Line(TyperCommand):
         """Leave out what precedes verl's module, and what the shell has for itself."""
         from grpo_verl_ext.doctor import pasted_line
 
-        line = pasted_line.read(args)
-        if line.left_out:
-            typer.echo(f"doctor: left out, not the training's: {shlex.join(line.left_out)}", err=True)
-        return super().parse_args(ctx, line.arguments)
+        arguments, left_out = pasted_line.read(args)
+        if left_out:
+            typer.echo(f"doctor: left out, not the training's: {shlex.join(left_out)}", err=True)
+        return super().parse_args(ctx, arguments)
 
 
 @app.command("doctor", cls=_Line)
@@ -279,8 +279,7 @@ def _examined(
 
         return examine_environment(as_json)
     with redirect_stdout(sys.stderr):
-        from grpo_verl_ext.doctor.configuration import examine_configuration
-        from grpo_verl_ext.doctor.correction import print_correction
+        from grpo_verl_ext.doctor.configuration import examine_configuration, print_correction
     return (print_correction if fix else examine_configuration)(overrides, as_json=as_json, **options)
 
 

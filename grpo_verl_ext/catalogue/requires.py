@@ -23,7 +23,7 @@ VERLS_MODES = ("sync", "colocate_async", "separate_async")
 OUR_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
 FULLY_ASYNC_DRIVER = "verl.experimental.fully_async_policy"
 ONE_STEP_OFF_DRIVER = "verl.experimental.one_step_off_policy"
-V0 = "trainer.use_v1=false"
+_V0 = "trainer.use_v1=false"
 STATISTIC_ENGINES = ("fsdp2", "fsdp")
 """Values of ``actor.strategy`` with which later updates of losses with a statistic were tested."""
 ON_FSDP2 = ("model_engine=dp", f"{ACTOR}.strategy=fsdp2")
@@ -142,7 +142,6 @@ def NoneWith(key: str, prefix: str, why: str, **more: Any) -> In:  # noqa: N802
 
 class _Same(In):
     def holds(self, config: DictConfig) -> bool:
-        """Whether a training has the other key's value, or null."""
         return self.value(config) in (None, setting(config, self.values[0]))
 
 
@@ -153,7 +152,6 @@ def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
 
 class _Below(In):
     def holds(self, config: DictConfig) -> bool:
-        """Whether a training has a smaller number than the other key's."""
         value = self.value(config)
         return isinstance(value, int) and value < setting(config, self.values[0], 0)
 
@@ -165,21 +163,18 @@ def Below(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
 
 class _Trainer(In):
     def value(self, config: DictConfig) -> str:
-        """Return what a training has."""
         return trainer_of(config)
 
     def holds(self, config: DictConfig) -> bool:
-        """Whether a training has a tested value."""
-        known = (*VERLS_MODES, *OUR_MODES, FULLY_ASYNC_DRIVER, ONE_STEP_OFF_DRIVER, V0)
+        known = (*VERLS_MODES, *OUR_MODES, FULLY_ASYNC_DRIVER, ONE_STEP_OFF_DRIVER, _V0)
         return self.value(config) in self.values or self.value(config) not in known
 
     def typed(self, config: DictConfig) -> str:
-        """Return the line to type."""
         trainer = self.value(config)
         ours = f"grpo_ext_{trainer}" if f"grpo_ext_{trainer}" in self.values else self.values[0]
         if trainer.startswith("verl."):
             return self.line or f"python3 -m verl.trainer.main_ppo … {MODE}={ours}"
-        return self.line or Line(*["trainer.use_v1=true"] * (trainer == V0), f"{MODE}={ours}")
+        return self.line or Line(*["trainer.use_v1=true"] * (trainer == _V0), f"{MODE}={ours}")
 
 
 def Trainer(modes: tuple[str, ...], why: str, **more: Any) -> In:  # noqa: N802
@@ -196,9 +191,14 @@ def refused(*rows: In) -> tuple[In, ...]:
 
 
 def trainer_of(config: DictConfig) -> str:
-    """Return the mode of verl's v1 trainers, `V0`, or the module of another driver of verl's."""
+    """Return the mode of verl's v1 trainers, `_V0`, or the module of another driver of verl's."""
     if FULLY_ASYNC in config:
         return FULLY_ASYNC_DRIVER
     if ONE_STEP_OFF in config:
         return ONE_STEP_OFF_DRIVER
-    return str(setting(config, MODE, "")) if setting(config, "trainer.use_v1", True) else V0
+    return str(setting(config, MODE, "")) if setting(config, "trainer.use_v1", True) else _V0
+
+
+def runs_v1(config: DictConfig) -> bool:
+    """Whether ``main_ppo`` runs the training, with one of verl's v1 trainers or of somebody's own."""
+    return trainer_of(config) not in (FULLY_ASYNC_DRIVER, ONE_STEP_OFF_DRIVER, _V0)

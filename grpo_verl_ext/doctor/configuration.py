@@ -1,33 +1,31 @@
-"""Find problems in a training's configuration without starting it, and print them."""
+"""Find problems in a training's configuration without starting it, print them, and correct its command."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
+from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.errors import Finding, Severity
+from grpo_verl_ext.utils.errors import Finding, Line, Severity
+from grpo_verl_ext.utils.keys import key_of
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
 
 
 def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
-    """Print the problems of a training's command line and return the exit status.
-
-    Args:
-        overrides: key=value.
-        as_json: print JSON.
-        options: ``config_path`` and ``config_name``, if given.
-    """
+    """Print the problems of a training's command line, with Hydra's options, and return the exit status."""
     with redirect_stdout(sys.stderr):  # verl prints while it validates
         found = list(all_findings(overrides, **options))
     if as_json:
-        print(json.dumps({"findings": [plain(each) for each in found]}, indent=2))
+        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2))
     else:
         print_findings(found, make_console())
     return exit_status(found)
@@ -48,8 +46,7 @@ def all_findings(
     yield from findings_with_verls(config, overrides)
 
 
-def plain(finding: Finding) -> dict[str, object]:
-    """Return a finding as a table of JSON."""
+def _plain(finding: Finding) -> dict[str, object]:
     problem, value = finding.problem, finding.problem.value
     return {
         "check": finding.check,
@@ -60,3 +57,68 @@ def plain(finding: Finding) -> dict[str, object]:
         "why": problem.reason,
         "type": problem.fix or None,
     }
+
+
+class _Correction(NamedTuple):
+    """A command with what the findings say to type."""
+
+    overrides: list[str]
+    """The corrected command's."""
+    mended: list[Finding]
+    """Findings that were followed, in this order."""
+    left: list[Finding]
+    """Findings of the corrected command; what would mend them is not known, or a choice of the user."""
+
+
+def correct(overrides: Sequence[str], **options: str) -> _Correction:
+    """Follow the findings one after the other, since one may be the cause of others, each line once."""
+    words, mended = list(overrides), list[Finding]()
+    while True:
+        found = list(all_findings(words, **options))
+        followed = [each.problem.fix for each in mended]
+        for each in found:
+            line = each.problem.fix
+            is_new = each.severity is not Severity.NOTE and isinstance(line, Line) and line not in followed
+            if is_new and (better := put_in(line, words)) != words:
+                words, mended = better, [*mended, each]
+                break
+        else:
+            return _Correction(words, mended, found)
+
+
+def put_in(line: str, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a command with the words of a line to type; as they are for a plain text.
+
+    A word takes the place of the first override of its key, whose own ``+`` stays. ``~key`` removes the
+    override that has added the key; where none has, it is an override itself.
+    """
+    kept = list(overrides)
+    if isinstance(line, Line):
+        removed = tuple(f"{key}." for key in line.without)
+        kept = [word for word in overrides if not f"{key_of(word)}.".startswith(removed)]
+        for word in line.words:
+            mine = [each for each in kept if key_of(each) == key_of(word)]
+            at = kept.index(mine[0]) if mine else len(kept)
+            new = [] if mine and word.startswith("~") else [word]
+            if mine and not word.startswith(("~", "++")):
+                new = [f"{mine[-1].partition('=')[0]}={word.partition('=')[2]}"]
+            kept = [*kept[:at], *new, *(each for each in kept[at:] if each not in mine)]
+    return kept
+
+
+def print_correction(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
+    """Print the corrected command, to stderr what was changed and what is left, and return the status."""
+    with redirect_stdout(sys.stderr):  # verl prints while it validates
+        correction = correct(overrides, **options)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    command = ["python3", *TRAINER, *flags, *correction.overrides]
+    if as_json:
+        mended, left = ([_plain(each) for each in found] for found in (correction.mended, correction.left))
+        print(json.dumps({"command": command, "mended": mended, "findings": left}, indent=2))
+        return exit_status(correction.left)
+    console = make_console(stderr=True)
+    for each in correction.mended:
+        console.print(f"mended {each.check}: {each.problem}")
+    print_findings(correction.left, console)
+    print(" \\\n    ".join([shlex.join(command[:3]), *map(shlex.quote, command[3:])]))
+    return exit_status(correction.left)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import platform as host
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
 
 import ray
 from omegaconf import OmegaConf
@@ -27,8 +27,7 @@ _WORKER_SECONDS = 180
 _CLEAN, _WARNED, _WRONG = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """The platform, estimators and losses of a process after ``import verl``."""
 
     platform: str
@@ -38,44 +37,34 @@ class _Seen:
     losses: dict[str, str]
 
 
-@dataclass(frozen=True)
-class _Version:
-    """A package whose version can change results."""
-
-    name: str
-    found: str | None
-    tested: str
-
-
 def examine_environment(as_json: bool) -> int:
     """Print the versions and what this process and a Ray worker see, and return the exit status."""
+    worker, trouble = None, None
     with redirect_stdout(sys.stderr):
         here = seen_here()
-        worker, trouble = _asked_worker()
+        try:
+            worker = seen_by_a_worker()
+        except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+            trouble = f"a Ray worker could not be asked: {error}"
         gradients, other = _gradients()
-    verl = which_verl()
-    queue = queue_missing()
+    queue, verl = queue_missing(), which_verl()
     missing = f"{queue.why}. Type: {queue.fix}" if queue else None
-    differences = _differences(here, worker)
-    complaints = [each for each in (trouble, differences or other, missing) if each]
+    content: dict[str, Any] = {
+        "python": host.python_version(),
+        "ray": which_ray().words,
+        "verl": verl.words,
+        "gradients": gradients,
+        "versions": _versions_beside_tested(),
+        "here": here._asdict(),
+        "worker": worker._asdict() if worker else None,
+        "warnings": verl.warnings,
+        "complaints": [each for each in (trouble, _difference(here, worker) or other, missing) if each],
+    }
     if as_json:
-        content = {
-            "python": host.python_version(),
-            "ray": which_ray().words,
-            "verl": verl.words,
-            "gradients": gradients,
-            "versions": [asdict(each) for each in versions_beside_tested()],
-            "here": asdict(here),
-            "worker": asdict(worker) if worker else None,
-            "warnings": verl.warnings,
-            "complaints": complaints,
-        }
         print(json.dumps(content, indent=2))
     else:
-        _print_environment(
-            here, worker, [which_ray().words, verl.words, gradients], verl.warnings, complaints
-        )
-    return _WRONG if complaints else _WARNED if verl.warnings else _CLEAN
+        _print_environment(content)
+    return _WRONG if content["complaints"] else _WARNED if verl.warnings else _CLEAN
 
 
 def _gradients() -> tuple[str, str | None]:
@@ -88,23 +77,20 @@ def _gradients() -> tuple[str, str | None]:
         away = dict(presets_on(OmegaConf.create(verls_defaults())))
     except (ImportError, AttributeError, OSError) as error:
         return "no gradient was computed", f"verl lacks what computes a gradient ({error}). Type: {INSTALL}"
-    others = sorted(name for name, distance in away.items() if not distance <= TOLERANCE)
-    number = f"{len(away) - len(others)} of {len(away)}"
+    others = sorted(name for name, distance in away.items() if distance > TOLERANCE)
+    none = sorted(name for name, distance in away.items() if math.isnan(distance))
+    number = f"{len(away) - len(others) - len(none)} of {len(away)}"
     said = f"{number} presets compute their paper's gradient on verl {version('verl')}"
     wrong = (
         f"this verl computes another gradient for {', '.join(others)}. Type: {INSTALL}" if others else None
     )
+    if none:  # a record of another package, for ours are tested
+        wrong = f"{', '.join(none)}: the algorithm's own record has no gradient, or one that is not finite"
+        wrong += ". Type: pip uninstall <its package>"
     return said, wrong
 
 
-def _asked_worker() -> tuple[_Seen | None, str | None]:
-    try:
-        return seen_by_a_worker(), None
-    except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
-        return None, f"a Ray worker could not be asked: {error}"
-
-
-def _differences(here: _Seen, worker: _Seen | None) -> str | None:
+def _difference(here: _Seen, worker: _Seen | None) -> str | None:
     if not any(is_own_module(owner) for owner in here.estimators.values()):
         return (
             "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
@@ -118,12 +104,14 @@ def _differences(here: _Seen, worker: _Seen | None) -> str | None:
     return None
 
 
-def versions_beside_tested() -> list[_Version]:
+def _versions_beside_tested() -> list[dict[str, str | None]]:
     """Return the installed versions beside those that the tests run with."""
-    return [
-        _Version(_installed_as(name), _version(_installed_as(name)), tested)
-        for name, tested in TESTED.items()
-    ]
+    found = []
+    for name, tested in TESTED.items():
+        # vLLM's CPU build is another distribution.
+        installed = CPU_BUILD if name == "vllm" and _version(CPU_BUILD) is not None else name
+        found.append({"name": installed, "found": _version(installed), "tested": tested})
+    return found
 
 
 def seen_here() -> _Seen:
@@ -132,11 +120,15 @@ def seen_here() -> _Seen:
     from verl.trainer.ppo import core_algos
     from verl.utils.device import get_device_name
 
-    return _Seen(
-        str(get_device_name()),
-        _owners(core_algos.ADV_ESTIMATOR_REGISTRY),
-        _owners(core_algos.POLICY_LOSS_REGISTRY),
+    registries = (core_algos.ADV_ESTIMATOR_REGISTRY, core_algos.POLICY_LOSS_REGISTRY)
+    owners = (
+        {
+            str(getattr(name, "value", name)): getattr(function, "__module__", type(function).__module__)
+            for name, function in registry.items()
+        }
+        for registry in registries
     )
+    return _Seen(str(get_device_name()), *owners)
 
 
 def seen_by_a_worker() -> _Seen:
@@ -163,18 +155,6 @@ def seen_by_a_worker() -> _Seen:
     return found
 
 
-def _owners(registry: Mapping[object, object]) -> dict[str, str]:
-    return {
-        str(getattr(name, "value", name)): getattr(function, "__module__", type(function).__module__)
-        for name, function in registry.items()
-    }
-
-
-def _installed_as(name: str) -> str:
-    """Return the name of the distribution; vLLM's CPU build has another one."""
-    return CPU_BUILD if name == "vllm" and _version(CPU_BUILD) is not None else name
-
-
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -182,33 +162,21 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _print_environment(
-    here: _Seen,
-    worker: _Seen | None,
-    words: Sequence[str],
-    warnings: Sequence[str],
-    complaints: Sequence[str],
-) -> None:
-    console = make_console()
-    print_table(console, _version_table(versions_beside_tested()))
-    console.print(f"python {host.python_version()}; verl's platform: {here.platform}")
-    for each in words:
-        console.print(each)
-    where = "here and in a Ray worker" if worker == here else "here"
+def _print_environment(content: dict[str, Any]) -> None:
+    console, here = make_console(), content["here"]
+    table = Table("package", "here", "tests run with", title="versions", title_justify="left")
+    for each in content["versions"]:
+        table.add_row(each["name"], each["found"] or "not installed", each["tested"])
+    print_table(console, table)
+    console.print(f"python {content['python']}; verl's platform: {here['platform']}")
+    for name in ("ray", "verl", "gradients"):
+        console.print(content[name])
+    where = "here and in a Ray worker" if content["worker"] == here else "here"
     console.print(f"estimators and losses that verl finds {where} (ours: *):")
-    for kind, owners in (("estimators", here.estimators), ("losses", here.losses)):
-        names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(owners.items()))
+    for kind in ("estimators", "losses"):
+        names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(here[kind].items()))
         console.print(f"  {kind}: {names}")
-    for warning in warnings:
+    for warning in content["warnings"]:
         console.print(warning, style="bold yellow")
-    for complaint in complaints:
+    for complaint in content["complaints"]:
         console.print(complaint, style="bold red")
-
-
-def _version_table(found: Sequence[_Version]) -> Table:
-    table = Table(title="versions", title_justify="left")
-    for name in ("package", "here", "tests run with"):
-        table.add_column(name)
-    for each in found:
-        table.add_row(each.name, each.found or "not installed", each.tested)
-    return table

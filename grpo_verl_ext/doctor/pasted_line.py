@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from grpo_verl_ext.runs.verl_run import TRAINER
 
@@ -17,31 +16,23 @@ _ARGUMENTS = re.compile(r"\"?\$\{?[@*].*")
 """Matches a script's own arguments, such as ``"$@"``."""
 
 
-@dataclass(frozen=True)
-class PastedLine:
-    """The arguments of ``grpo-verl-ext doctor``, and the words that it does not examine."""
+def read(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the doctor's arguments for a training's line, and the words that are left out.
 
-    arguments: list[str]
-    left_out: list[str]
-
-
-def read(words: Sequence[str]) -> PastedLine:
-    """Return the doctor's arguments for a line, which may be one quoted word, or for the words of one.
-
-    A line without verl's module is kept as it is. The module stays as ``-m MODULE``; what precedes it is left
-    out, except options of the doctor.
+    The line may be one quoted word. One without verl's module is kept as it is. The module stays as
+    ``-m MODULE``; what precedes it is left out, except options of the doctor.
     """
     line = [part for word in words for part in _parts(word)]
     module = next((at for at, word in enumerate(line) if word == MODULE or word.endswith(_FILE)), None)
     if module is None:
-        return PastedLine(list(words), [])
+        return list(words), []
     end = next((at for at, word in enumerate(line) if at > module and _END.fullmatch(word)), len(line))
     before, after = line[:module], line[module + 1 : end]
     own = [word for word in before if word in ("--json", "--fix") or word.startswith("--config-")]
     foreign = [word for word in after if _ARGUMENTS.fullmatch(word)]
     kept = [word for word in after if word.strip("\\ \n") and word not in foreign]
     left_out = [*(word for word in before if word not in own), *foreign, *line[end:]]
-    return PastedLine([*own, "-m", MODULE, *kept], left_out)
+    return [*own, "-m", MODULE, *kept], left_out
 
 
 def _parts(word: str) -> Iterator[str]:

@@ -13,46 +13,26 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
-from grpo_verl_ext.preflight import algorithm, environment, files, names, tested, values
+from grpo_verl_ext.preflight import algorithm, environment, names, tested, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.cpu import checks as cpu
-from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
+from grpo_verl_ext.verl_plugin.features import Advise, Feature, Refuse, all_features
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
 
-CHECKS: Mapping[str, Refuse] = {
-    "options": algorithm.check_options,
-    "preset-name": names.check_preset,
-    "device": environment.check_device,
-    "names": names.check_names,
-    "sections": names.check_sections_of_modes,
-    "task": files.check_task,
-    "settings": algorithm.check_settings,
-    "tested": lambda _: None,  # the rows, each with a name and a severity of its own
-    "rollout-log-probs": algorithm.check_rollout_log_probs,
-    **{name: refuse for feature in all_features() for name, refuse in feature.checks.items()},
-    "cpu-cache": cpu.check_cache,
-    "cpu-bucket": cpu.check_bucket,
-}
+_CPU = Feature(
+    checks={"cpu-cache": cpu.check_cache, "cpu-bucket": cpu.check_bucket},
+    advice={"cpu-shared-memory": cpu.advise_shared_memory, "cpu-memory": cpu.advise_memory},
+)
+_RECORDS = (names.NAMES, algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), _CPU)
+
+CHECKS: Mapping[str, Refuse] = {name: check for each in _RECORDS for name, check in each.checks.items()}
 """Refusals by name, all about this package's own settings."""
 
-ADVICE: Mapping[str, Advise] = {
-    "preset": names.advise_preset,
-    "features": names.advise_features,
-    "kl-gradient": algorithm.advise_kl_gradient,
-    "batch-scale": algorithm.advise_batch_scale,
-    "mini-batch": algorithm.advise_mini_batch,
-    "bypass": algorithm.advise_bypass,
-    **{name: advise for feature in all_features() for name, advise in feature.advice.items()},
-    "files": files.advise_files,
-    "verl-version": environment.advise_verl,
-    "packages": environment.advise_packages,
-    "cpu-shared-memory": cpu.advise_shared_memory,
-    "cpu-memory": cpu.advise_memory,
-}
+ADVICE: Mapping[str, Advise] = {name: advise for each in _RECORDS for name, advise in each.advice.items()}
 """Warnings by name."""
 
 
@@ -72,11 +52,7 @@ def check_training(config: DictConfig) -> None:
 
 
 def check_run_of_many(config: DictConfig) -> None:
-    """Refuse one of many trainings as `check_training` does, and loggers for which all of them would end.
-
-    Raises:
-        SettingError: the first refusal.
-    """
+    """Refuse one of many trainings as `check_training` does, and loggers for which all of them would end."""
     check_training(config)
     if "packages" not in _silenced(config):
         for problem in environment.advise_loggers(config, keys=True):
@@ -90,8 +66,6 @@ def warnings(config: DictConfig) -> Iterator[Finding]:
 
 _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
-
-
 _OF_UPDATES = ("tested", "settings")
 """Refusals of what estimator and loss would do; a run that only validates calls neither."""
 
@@ -99,11 +73,8 @@ _OF_UPDATES = ("tested", "settings")
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
 
-    Values that no check can read are all that is yielded where there are some.
-
-    Args:
-        config: the composed configuration.
-        words: of the command that it was composed from; none: Hydra's own, in a training.
+    Values that no check can read are all that is yielded where there are some. In a training the words of its
+    command are Hydra's.
     """
     if not words and HydraConfig.initialized():
         words = list(HydraConfig.get().overrides.task)
@@ -112,30 +83,23 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
-    unreadable = [] if values.NAME in silenced else [*_caught(values.NAME, values.unreadable(config))]
-    yield from unreadable
-    if any(each.severity is Severity.ERROR for each in unreadable):
+    wrong = [] if values.NAME in silenced else list(_caught(values.NAME, values.wrong(config, words)))
+    yield from wrong
+    if any(each.severity is Severity.ERROR for each in wrong):
         return
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
-    lenient = _OF_UPDATES if only_validates else ()
-    said, keys, refused = {str(each.problem) for each in unreadable}, set[str](), False
+    said, refused = set[str](), False
     for name in _names():
-        if name not in silenced:
-            of_values = name == values.NAME
-            check = values.unsuitable(config, words) if of_values else _run_check(name, config)
-            for found in _caught(name, check):
-                is_new = str(found.problem) not in said and found.check not in silenced
-                if is_new and not (of_values and found.problem.key in keys):
-                    weighed = replace(found, severity=Severity.WARNING) if name in lenient else found
-                    refused |= weighed.severity is Severity.ERROR
-                    yield weighed
-                said.add(str(found.problem))
-                keys.add(found.problem.key)
-    if not only_validates:
-        for found in _judged(config, words):
-            # Of a training that is refused, nothing but its name is of interest.
-            if found.check not in silenced and (not refused or found.check == "gradient"):
-                yield found
+        for found in _caught(name, _of_check(name, config)) if name not in silenced else ():
+            if str(found.problem) not in said and found.check not in silenced:
+                is_lenient = only_validates and name in _OF_UPDATES
+                refused |= found.severity is Severity.ERROR and not is_lenient
+                yield replace(found, severity=Severity.WARNING) if is_lenient else found
+            said.add(str(found.problem))
+    for found in () if only_validates else _judged(config, words):
+        # Of a training that is refused, nothing but its name is of interest.
+        if found.check not in silenced and (not refused or found.check == "gradient"):
+            yield found
 
 
 def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
@@ -152,8 +116,7 @@ def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
         yield Finding("probe", Severity.WARNING, Problem("", None, seen=seen))
 
 
-def _run_check(name: str, config: DictConfig) -> Iterator[Finding]:
-    """Yield the findings of one check."""
+def _of_check(name: str, config: DictConfig) -> Iterator[Finding]:
     if name == "tested":
         yield from tested.untested(config)
     if name in CHECKS:
@@ -168,11 +131,12 @@ def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
         yield from found
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
-    except MissingMandatoryValue as error:
-        yield Finding("missing", Severity.WARNING, _missing(str(error.full_key)))
-    except InterpolationToMissingValueError as error:
-        key = str(error).partition("Missing mandatory value: ")[2].split()[0]
-        yield Finding("missing", Severity.WARNING, _missing(key))
+    except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
+        asked = str(error).partition("Missing mandatory value: ")[2].split()
+        key = asked[0] if asked else str(error.full_key)
+        fix = Line(f"{key}=vllm") if key == f"{ROLLOUT}.name" else f"{key}=<value>"
+        seen = f"{key} has no value, and verl has no default for it"
+        yield Finding("missing", Severity.WARNING, Problem(key, None, fix, seen=seen))
     except Exception as error:  # noqa: BLE001  # a fault in a check must not end a training
         seen = (
             f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
@@ -187,30 +151,15 @@ def _names() -> list[str]:
     return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *_JUDGEMENTS)))
 
 
-def _missing(key: str) -> Problem:
-    seen = f"{key} has no value, and verl has no default for it"
-    if key != f"{ROLLOUT}.name":
-        return Problem(key, None, f"{key}=<value>", seen=seen)
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    return Problem(key, None, Line(f"{key}=vllm"), valid=tuple(RolloutReplicaRegistry._registry), seen=seen)
-
-
 def _silenced(config: DictConfig) -> list[str]:
     value = written(config.algorithm).get("silence")
     silenced = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-    names = silenced if isinstance(silenced, list) else [silenced] if silenced else []
-    valid = tuple(_names())
-    for name in names:
-        if not isinstance(name, str) or name not in valid:
-            raise SettingError(
-                _SILENCE,
-                names,
-                why=f"{name!r} is not the name of a check",
-                valid=valid,
-                fix=Line(f"{_SILENCE}=[]"),
-            )
-    return [str(name) for name in names]
+    given = silenced if isinstance(silenced, list) else [silenced] if silenced else []
+    valid = _names()
+    if unknown := [each for each in given if each not in valid]:
+        why, fix = f"{unknown[0]!r} is not the name of a check", Line(f"{_SILENCE}=[]")
+        raise SettingError(_SILENCE, given, why=why, valid=valid, fix=fix)
+    return [str(each) for each in given]
 
 
 __all__ = ["ADVICE", "CHECKS", "check_training", "findings", "warnings"]

@@ -5,14 +5,8 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import (
-    ALGORITHMS,
-    ESTIMATORS,
-    Estimator,
-    VerlsEstimator,
-    verls,
-)
-from grpo_verl_ext.preflight.training import driver
+from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, Estimator, VerlsEstimator, verls
+from grpo_verl_ext.catalogue.requires import runs_v1
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
     ACTOR,
@@ -28,6 +22,7 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
 
@@ -36,12 +31,12 @@ _NO_GRADIENT, _BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
 
 
-def check_options(config: DictConfig) -> None:
+def _check_options(config: DictConfig) -> None:
     """Refuse unknown keys and wrong types in ``algorithm.grpo_ext``."""
     Options.from_config(config.algorithm)
 
 
-def check_settings(config: DictConfig) -> None:
+def _check_settings(config: DictConfig) -> None:
     """Refuse options and clips of the configured loss outside of their ranges, and half of a pair."""
     loss = catalogue.loss_of(config)
     if loss is not None and catalogue.knows(config):
@@ -50,29 +45,21 @@ def check_settings(config: DictConfig) -> None:
 
 
 def check_pair(adv_estimator: str, loss_mode: str) -> None:
-    """Refuse a paired estimator without its loss, or the loss without the estimator.
-
-    Only the paired loss can read the advantages of such an estimator.
-
-    Raises:
-        SettingError: one of the two is configured without the other.
-    """
+    """Refuse a paired estimator without its loss, which alone can read its advantages, and the reverse."""
     pairs = [(each.estimator.name, each.loss.name) for each in ALGORITHMS.values() if each.paired]
-    if (adv_estimator, loss_mode) in pairs:
-        return
-    for estimator, loss in pairs:
+    for estimator, loss in pairs if (adv_estimator, loss_mode) not in pairs else ():
         if adv_estimator == estimator or loss_mode == loss:
             raise SettingError(
-                "algorithm.adv_estimator",
+                ESTIMATOR,
                 adv_estimator,
                 why=f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss "
                 f"{loss} belong together",
                 valid=f"{estimator} with the loss {loss}, or neither",
-                fix=Line(f"algorithm.adv_estimator={estimator}", f"{ACTOR}.policy_loss.loss_mode={loss}"),
+                fix=Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={loss}"),
             )
 
 
-def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
+def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     """Warn of KL estimators whose gradient is not that of KL(π ‖ π_ref), unbiased in value or not."""
     actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
     if not actor.use_kl_loss or not actor.kl_loss_coef:
@@ -98,109 +85,88 @@ def advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
 
 def _correction(config: DictConfig) -> str:
     """Return what corrects for the rollout's policy by its log-probs; empty without it, or without ours."""
-    names = [
-        name
-        for name in ("bypass_mode", "rollout_is", "rollout_rs")
-        if setting(config, f"{CORRECTION}.{name}")
-    ]
-    if not names or not catalogue.knows(config):
-        return ""
-    key = f"{CORRECTION}.{names[0]}"
-    return f"{key}={as_typed(setting(config, key))}"
+    keys = [f"{CORRECTION}.{name}" for name in ("bypass_mode", "rollout_is", "rollout_rs")]
+    given = [key for key in keys if setting(config, key)] if catalogue.knows(config) else []
+    return f"{given[0]}={as_typed(setting(config, given[0]))}" if given else ""
 
 
-def check_rollout_log_probs(config: DictConfig) -> None:
-    """Refuse a correction for the rollout's policy whose log-probs nobody records: verl would leave it out.
-
-    Raises:
-        SettingError: ``calculate_log_probs`` is false beside weights, rejection or bypass mode, or vLLM is
-            to return logits in their place.
-    """
+def _check_rollout_log_probs(config: DictConfig) -> None:
+    """Refuse a correction by log-probs of the rollout that nobody records: verl would leave it out."""
     key, mode, correction = f"{ROLLOUT}.calculate_log_probs", setting(config, _RETURNED), _correction(config)
+    needs = f"{correction} needs the log-probs of the rollout"
     if correction and setting(config, key) is False:
-        raise SettingError(
-            key,
-            False,
-            why=f"{correction} needs the log-probs of the rollout, without which verl leaves the "
-            "correction out, or ends after the first rollout",
-            valid="true",
-            fix=Line(f"{key}=true"),
-        )
+        why = f"{needs}, without which verl leaves the correction out, or ends after the first rollout"
+        raise SettingError(key, False, why=why, valid="true", fix=Line(f"{key}=true"))
     if correction and setting(config, f"{ROLLOUT}.name") == "vllm" and str(mode).endswith("_logits"):
-        raise SettingError(
-            _RETURNED,
-            mode,
-            why=f"{correction} needs the log-probs of the rollout, and logits are none",
-            valid="processed_logprobs, or raw_logprobs at temperature 1",
-            fix=Line(f"{_RETURNED}=processed_logprobs"),
-        )
+        valid, fix = "processed_logprobs, or raw_logprobs at temperature 1", f"{_RETURNED}=processed_logprobs"
+        raise SettingError(_RETURNED, mode, why=f"{needs}, and logits are none", valid=valid, fix=Line(fix))
 
 
-def advise_bypass(config: DictConfig) -> Iterator[Problem]:
+def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
     """Warn of log-probs of the rollout that are those of another distribution than the policy's."""
     rollout, correction = config.actor_rollout_ref.rollout, _correction(config)
     is_raw = setting(config, _RETURNED) == "raw_logprobs"
     if correction and is_raw and rollout.temperature != 1:
-        yield Problem(
-            _RETURNED,
-            "raw_logprobs",
-            why=f"{correction} compares them, at temperature 1, with the policy's at temperature "
-            f"{rollout.temperature}",
-            fix=Line(f"{_RETURNED}=processed_logprobs"),
-        )
+        why = f"{correction} compares them, at temperature 1, with the policy's at temperature "
+        fix = Line(f"{_RETURNED}=processed_logprobs")
+        yield Problem(_RETURNED, "raw_logprobs", fix, f"{why}{rollout.temperature}")
     if correction.startswith(BYPASS) and not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
         name = "top_p" if rollout.top_p < 1 else "top_k"
-        yield Problem(
-            f"{ROLLOUT}.{name}",
-            rollout[name],
-            why=f"with {correction} the old log-probs are the rollout's, of the truncated distribution, and "
+        why = (
+            f"with {correction} the old log-probs are the rollout's, of the truncated distribution, and "
             "the policy's are of the whole: every ratio is too small, that of a response by the product over "
-            "its tokens",
-            fix=Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false"),
+            "its tokens"
         )
+        fix = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false")
+        yield Problem(f"{ROLLOUT}.{name}", rollout[name], fix, why)
 
 
-def advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
+def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
     """Warn of a batch's standard deviation where an estimator is shown a part of the batch."""
     parts, key, scale = parts_of_step(config), parts_of_step_key(config), f"{SECTION}.scale_rewards"
     is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
     if parts > 1 and (is_of_batch or catalogue.learns_from_several_rewards(config)):
-        yield Problem(
-            key,
-            parts,
-            why=f"advantages are computed for each of these parts, and algorithm.adv_estimator="
-            f"{setting(config, ESTIMATOR)} divides by the standard deviation of a part, not of the batch",
-            valid="1",
-            fix=Line(
-                *(f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}"),
-                more=f", or {scale}=group" if is_of_batch else "",
-            ),
+        why = (
+            f"advantages are computed for each of these parts, and {ESTIMATOR}={setting(config, ESTIMATOR)} "
+            "divides by the standard deviation of a part, not of the batch"
         )
+        words = (f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
+        fix = Line(*words, more=f", or {scale}=group" if is_of_batch else "")
+        yield Problem(key, parts, fix, why, valid="1")
 
 
-_SEPARATE = "separate_async"
-
-
-def advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
+def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
     """Warn of a mini-batch that verl's v1 trainers fill up.
 
     verl itself checks the sizes without dynamic batching, and under ``separate_async``.
     """
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
     mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)
-    if not (all(map(is_count, (mini_batch, prompts, parts))) and driver(config) == "v1"):
+    if not (all(map(is_count, (mini_batch, prompts, parts))) and runs_v1(config) and catalogue.knows(config)):
         return
     of_part = prompts // parts
     last = of_part % mini_batch
-    is_checked = not setting(config, f"{ACTOR}.use_dynamic_bsz") or _SEPARATE in setting(config, MODE)
-    if last and catalogue.knows(config) and not is_checked:
+    if last and setting(config, f"{ACTOR}.use_dynamic_bsz") and "separate_async" not in setting(config, MODE):
         whose = f"each of the {parts} parts of a step" if parts > 1 else "a step"
         largest = max(each for each in range(1, min(mini_batch, of_part) + 1) if of_part % each == 0)
-        yield Problem(
-            key,
-            mini_batch,
-            why=f"the last update of {whose} has {last} prompts: the rest of it is padding, and a loss "
-            "averaged over responses or prompts is divided by it, too",
-            valid=f"a divisor of {of_part}",
-            fix=Line(f"{key}={largest}"),
+        why = (
+            f"the last update of {whose} has {last} prompts: the rest of it is padding, and a loss "
+            "averaged over responses or prompts is divided by it, too"
         )
+        yield Problem(key, mini_batch, Line(f"{key}={largest}"), why, valid=f"a divisor of {of_part}")
+
+
+ALGORITHM = Feature(
+    checks={
+        "options": _check_options,
+        "settings": _check_settings,
+        "tested": lambda _: None,  # the rows, each with a name and a severity of its own
+        "rollout-log-probs": _check_rollout_log_probs,
+    },
+    advice={
+        "kl-gradient": _advise_kl_gradient,
+        "batch-scale": _advise_batch_scale,
+        "mini-batch": _advise_mini_batch,
+        "bypass": _advise_bypass,
+    },
+)

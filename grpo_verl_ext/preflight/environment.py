@@ -1,4 +1,7 @@
-"""Check that the environment has the platform, packages and trackers of a configuration."""
+"""Check that this machine has the files, platform, packages and trackers of a configuration.
+
+A path that is missing here is a warning: on a cluster perhaps only the workers see it.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -7,23 +10,31 @@ import platform as host
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+import pyarrow
+import pyarrow.parquet
 import torch
 from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
+from safetensors import SafetensorError, safe_open
 
+from grpo_verl_ext.tasks import folders
+from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ROLLOUT, setting
+from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, setting
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
+from grpo_verl_ext.verl_plugin.features import Feature
+from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, read_config
 from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
-
-_ROLLOUTS = ("vllm", "sglang", "trtllm")
-"""verl's own values of ``rollout.name``; another package may have registered more."""
+_LOCAL_PATHS = ("/", "~", "./", "../")
+"""Beginnings of a path on a machine, unlike those of a hub or of a module."""
+_FILES = (".parquet", ".json", ".jsonl", ".py")
+"""Ends of a file's name, unlike those of a model on a hub."""
 
 _LOGGER = "trainer.logger"
 TRACKERS = {
@@ -40,29 +51,74 @@ TRACKERS = {
 """Values of ``trainer.logger`` → the module that verl's ``Tracking`` imports for them."""
 
 
-def check_device(config: DictConfig) -> None:
+def _prepared_folder(config: DictConfig) -> str | None:
+    """Return the folder of a task that ``grpo-verl-ext prepare`` makes; None for another training."""
+    task = usage.own_task(config)
+    return task.folder if task is not None and task.name in prepared.TASKS else None
+
+
+def _check_task(config: DictConfig) -> None:
+    """Refuse a task that ``grpo-verl-ext prepare`` makes and that is not prepared or not complete."""
+    if (folder := _prepared_folder(config)) is not None:
+        try:
+            prepared.read_checked(folder)
+        except folders.PreparedFolderError as error:
+            raise SettingError("task.folder", folder, seen=str(error)) from error
+
+
+def _advise_files(config: DictConfig) -> Iterator[Problem]:
+    """Warn of data, model and reward function that are missing or unreadable on this machine."""
+    of_task = _prepared_folder(config)  # of which `_check_task` speaks
+    is_own = (config.data.get("custom_cls") or {}).get("path")
+    files = [] if is_own else ["data.train_files", "data.val_files"]
+    for key in (*files, "reward.custom_reward_function.path", MODEL):
+        names = setting(config, key) or []
+        for name in map(str, names if OmegaConf.is_list(names) else [names]):
+            if of_task is None or not name.startswith(f"{of_task}/"):
+                yield from _unreadable(key, name)
+
+
+def _unreadable(key: str, name: str) -> Iterator[Problem]:
+    path, left = home_resolved(name), "it was left in place"
+    is_local = name.startswith(_LOCAL_PATHS) or (name.endswith(_FILES) and "://" not in name)
+    if is_local and not path.exists():
+        why = "that is not on this machine, which is wrong unless the workers see it"
+        yield Problem(key, name, f"{key}=<a path that exists>", why)
+    if key.startswith("data.") and path.suffix == ".parquet" and path.is_file():
+        try:
+            pyarrow.parquet.read_metadata(path)
+        except (pyarrow.ArrowException, OSError) as error:
+            why = f"that is not a readable parquet file ({error}); {left}"
+            fix = f"{key}=<another file>, or the same command when you have made it again"
+            yield Problem(key, str(path), fix, why)
+    if key == MODEL and (path / "config.json").is_file():
+        try:
+            read_config(path, key=MODEL, fix=FIX)
+        except SettingError as error:
+            yield error.problem
+        for file in sorted(path.glob("*.safetensors")):
+            try:
+                with safe_open(file, framework="pt"):
+                    pass
+            except SafetensorError as error:
+                why = f"{file} is not a readable safetensors file ({error}); {left}"
+                yield Problem(MODEL, str(path), FIX, why)
+
+
+def _check_device(config: DictConfig) -> None:
     """Refuse ``+platform=cpu`` or ``trainer.device`` that contradicts ``VERL_PLATFORM``."""
     device, chosen = config.trainer.device, chosen_platform()
+    why, valid = f"the environment has {PLATFORM_VARIABLE}={chosen}", "one platform"
     if OmegaConf.select(config, usage.PLATFORM_KEY) == "cpu" and chosen not in ("", "cpu"):
-        raise SettingError(
-            usage.PLATFORM_KEY,
-            "cpu",
-            seen="+platform=cpu is given",
-            why=f"the environment has {PLATFORM_VARIABLE}={chosen}",
-            valid="one platform",
-            fix=f"unset {PLATFORM_VARIABLE}, or leave out +platform=cpu",
-        )
+        fix = f"unset {PLATFORM_VARIABLE}, or leave out +platform=cpu"
+        seen = "+platform=cpu is given"
+        raise SettingError(usage.PLATFORM_KEY, "cpu", seen=seen, why=why, valid=valid, fix=fix)
     if device != "cpu" and chosen == "cpu":
-        raise SettingError(
-            "trainer.device",
-            device,
-            why=f"the environment has {PLATFORM_VARIABLE}=cpu",
-            valid="one platform",
-            fix=f"+platform=cpu, or unset {PLATFORM_VARIABLE}",
-        )
+        fix = f"+platform=cpu, or unset {PLATFORM_VARIABLE}"
+        raise SettingError("trainer.device", device, why=why, valid=valid, fix=fix)
 
 
-def advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
+def _advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
     """Warn of a version of verl before its release, on which nothing was tested."""
     verl = which_verl()
     if verl.is_untested_development:
@@ -77,34 +133,28 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
     strategy, has_trl = config.actor_rollout_ref.actor.strategy, importlib.util.find_spec("trl")
     trl = importlib.metadata.version("trl") if has_trl and strategy in ("fsdp", "fsdp2") else "0"
     if Version(trl) >= _TRL_WITHOUT_VALUE_HEAD:
-        yield Problem(
-            "actor_rollout_ref.actor.strategy",
-            strategy,
-            seen=f"trl {trl} is installed, and verl's FSDP engine imports AutoModelForCausalLMWithValueHead "
-            f"from it, which trl {_TRL_WITHOUT_VALUE_HEAD} removed",
-            fix=f"pip install 'trl<{_TRL_WITHOUT_VALUE_HEAD}'",
-        )
+        seen = f"trl {trl} is installed, and verl's FSDP engine imports AutoModelForCausalLMWithValueHead "
+        seen += f"from it, which trl {_TRL_WITHOUT_VALUE_HEAD} removed"
+        fix = f"pip install 'trl<{_TRL_WITHOUT_VALUE_HEAD}'"
+        yield Problem("actor_rollout_ref.actor.strategy", strategy, seen=seen, fix=fix)
     key, name, on_cpu = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name, usage.asks_for_cpu(config)
-    if name not in _ROLLOUTS:
+    if name != "vllm":
         from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-        valid = tuple(RolloutReplicaRegistry._registry)
-        if name not in valid:
+        if name not in (valid := tuple(RolloutReplicaRegistry._registry)):
             nearest = next(iter(get_close_matches(str(name), valid, n=1)), "vllm")
             yield Problem(key, name, Line(f"{key}={nearest}"), valid=valid)
-    elif name == "vllm" and importlib.util.find_spec("vllm") is None:
+    elif importlib.util.find_spec("vllm") is None:
         fix = line_to_install("cpu") if on_cpu else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
-    elif name == "vllm" and not on_cpu and _dies_unasked():
-        yield Problem(
-            key,
-            "vllm",
-            why=f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "
+    elif not on_cpu and _dies_unasked():
+        why = (
+            f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "
             "version None not supported); where something else answers for the name vllm, its processes die "
-            "of SIGILL (Illegal instruction), for this processor has no AVX-512",
-            fix=f"+platform=cpu, or {PLATFORM_VARIABLE}=nvidia in front of the command if it is for another "
-            "machine",
+            "of SIGILL (Illegal instruction), for this processor has no AVX-512"
         )
+        fix = f"+platform=cpu, or {PLATFORM_VARIABLE}=nvidia in front of a command for another machine"
+        yield Problem(key, "vllm", why=why, fix=fix)
 
 
 def _dies_unasked() -> bool:
@@ -119,24 +169,25 @@ def _dies_unasked() -> bool:
 
 
 def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Problem]:
-    """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package here.
+    """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package or key here.
 
-    Args:
-        keys: also of wandb without a key. One training asks for it; verl's default has wandb.
+    One training asks for its key, and verl's default has wandb.
     """
     given = config.trainer.get("logger") or []
     names = [given] if isinstance(given, str) else [*map(str, given)]
+
+    def typed(*changed: str) -> str:
+        return f"{_LOGGER}=[{','.join(changed)}]"
+
     for name in names:
-        others, seen = [each for each in names if each != name], f"{_LOGGER} is {_typed_list(names)}"
+        others = [each for each in names if each != name]
         if name not in (valid := known_loggers()):
-            near = next(iter(get_close_matches(name, valid, n=1)), "console")
-            line = Line(f"{_LOGGER}={_typed_list([*others, near])}")
-            yield Problem(_LOGGER, names, line, f"verl has no logger {name}", valid, seen)
+            line = Line(typed(*others, next(iter(get_close_matches(name, valid, n=1)), "console")))
+            yield Problem(_LOGGER, names, line, f"verl has no logger {name}", valid, typed(*names))
         elif lacks := lacking(name, key=keys):
             why, remedy = lacks
-            yield Problem(
-                _LOGGER, names, f"{remedy}, or {_LOGGER}={_typed_list(others or ['console'])}", why, seen=seen
-            )
+            fix = f"{remedy}, or {typed(*(others or ['console']))}"
+            yield Problem(_LOGGER, names, fix, why, seen=typed(*names))
 
 
 def known_loggers() -> list[str]:
@@ -147,11 +198,7 @@ def known_loggers() -> list[str]:
 
 
 def lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
-    """Return what one of verl's loggers lacks on this machine, and what to type; None: nothing.
-
-    Args:
-        key: whether to look for its key.
-    """
+    """Return what one of verl's loggers lacks on this machine, perhaps its key, and what to type."""
     package = TRACKERS.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         return f"{package} is not installed here", f"pip install {package}"
@@ -170,6 +217,7 @@ def _wandb_lacks_key() -> bool:
     return settings.mode == "online" and not given
 
 
-def _typed_list(names: list[str]) -> str:
-    """Return a list as typed on the command line."""
-    return f"[{','.join(names)}]"
+ENVIRONMENT = Feature(
+    checks={"device": _check_device, "task": _check_task},
+    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": advise_packages},
+)

@@ -23,8 +23,7 @@ from grpo_verl_ext.catalogue import (
     check_one_preset,
     left_to_user,
 )
-from grpo_verl_ext.catalogue.requires import VERLS_MODES
-from grpo_verl_ext.preflight.training import driver
+from grpo_verl_ext.catalogue.requires import VERLS_MODES, runs_v1
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting, written
@@ -35,11 +34,13 @@ from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
 
 def check_names(config: DictConfig) -> None:
-    """Refuse names that are in no registry, and names of ours that another package took.
-
-    Raises:
-        SettingError: the first such name.
-    """
+    """Refuse names that are in no registry, and names of ours that another package took."""
+    loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
+    asked: list[tuple[str, Any, Iterable[object]]] = []
+    if isinstance(loop, str) and loop.startswith(PREFIX):
+        # Agent loops of a user's own are registered in a file that only the workers read.
+        own = [name for feature in features.all_features() for name in feature.agent_loops]
+        asked.append((AGENT_LOOP, loop, own))
     for kind, key, ours, registry in (
         ("advantage estimator", ESTIMATOR, ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
         ("policy loss", LOSS, LOSSES, POLICY_LOSS_REGISTRY),
@@ -53,84 +54,53 @@ def check_names(config: DictConfig) -> None:
                 valid="one package for a name",
                 fix="VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …",
             )
-    for key, name, valid in _unknown(config):
-        nearest = next(iter(get_close_matches(name, valid, n=1, cutoff=0.0)))
-        raise SettingError(
-            key,
-            name,
-            why="nothing of this name is registered with verl (a module of yours that registers it is named "
-            "by VERL_USE_EXTERNAL_MODULES)",
-            valid=tuple(sorted(valid)),
-            fix=Line(f"{key}={nearest}"),
-        )
+        asked.append((key, name, registry))
+    if runs_v1(config) and mode not in (*VERLS_MODES, *TRAINER_MODES):
+        import verl.trainer.ppo.v1  # noqa: F401  # fills the registry; takes seconds
+        from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-
-def _unknown(config: DictConfig) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield key, value and registered names of settings whose value is not registered."""
-    loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
-    # Agent loops of a user's own are registered in a file that only the workers read.
-    if isinstance(loop, str) and loop.startswith(PREFIX):
-        own = (name for feature in features.all_features() for name in feature.agent_loops)
-        yield from _missing(AGENT_LOOP, loop, own)
-    if registers_elsewhere(config):
-        return
-    yield from _missing(ESTIMATOR, setting(config, ESTIMATOR), ADV_ESTIMATOR_REGISTRY)
-    yield from _missing(LOSS, setting(config, LOSS), POLICY_LOSS_REGISTRY)
-    if driver(config) == "v1" and mode not in (*VERLS_MODES, *TRAINER_MODES):
-        yield from _missing(MODE, mode, _trainer_modes())
-
-
-def _missing(key: str, name: object, registered: Iterable[object]) -> Iterator[tuple[str, str, list[str]]]:
-    valid = [str(getattr(each, "value", each)) for each in registered]
-    if isinstance(name, str) and name not in valid:
-        yield key, name, valid
-
-
-def _trainer_modes() -> Iterable[str]:
-    import verl.trainer.ppo.v1  # noqa: F401  # fills the registry; takes seconds
-    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
-
-    modes: Iterable[str] = TRAINER_REGISTRY
-    return modes
+        asked.append((MODE, mode, TRAINER_REGISTRY))
+    for key, name, registered in asked:
+        valid = [str(getattr(each, "value", each)) for each in registered]
+        may_be_elsewhere = key != AGENT_LOOP and registers_elsewhere(config)
+        if isinstance(name, str) and name not in valid and not may_be_elsewhere:
+            raise SettingError(
+                key,
+                name,
+                why="nothing of this name is registered with verl (a module of yours that registers it is "
+                "named by VERL_USE_EXTERNAL_MODULES)",
+                valid=tuple(sorted(valid)),
+                fix=Line(f"{key}={get_close_matches(name, valid, n=1, cutoff=0.0)[0]}"),
+            )
 
 
 _PRESET = f"{SECTION}.preset"
+_MENDED = "the same command after that package was mended or removed"
 _UNSEEN = ("reward.", "algorithm.filter_groups.")
 """Sections of a preset's values that no gradient on one rollout shows."""
 
 
 def check_preset(config: DictConfig) -> None:
-    """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's, and several presets.
-
-    Raises:
-        SettingError: an unknown name, or a command with several.
-    """
-    name = written(config.algorithm).get("preset")
+    """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's, and several presets."""
+    name, valid = written(config.algorithm).get("preset"), tuple(sorted(PRESETS))
     if HydraConfig.initialized():
         check_one_preset(HydraConfig.get().overrides.task, HydraConfig.get().job.config_name, name)
-    if name in FAILED and name not in PRESETS:
-        raise SettingError(
-            _PRESET,
-            name,
-            why=f"this algorithm of another package could not be loaded: {FAILED[name]}",
-            valid=tuple(sorted(PRESETS)),
-            fix="the same command after that package was mended or removed",
-        )
-    if name is not None and name not in PRESETS:
-        nearest = next(iter(get_close_matches(str(name), PRESETS, n=1)), None)
-        raise SettingError(
-            _PRESET,
-            name,
-            valid=tuple(sorted(PRESETS)),
-            fix=Line(f"+algo={nearest}") if nearest else Line(f"~{_PRESET}"),
-        )
+    if name is None or name in PRESETS:
+        return
+    if name in FAILED:
+        why = f"this algorithm of another package could not be loaded: {FAILED[name]}"
+        raise SettingError(_PRESET, name, why=why, valid=valid, fix=_MENDED)
+    nearest = get_close_matches(str(name), PRESETS, n=1)
+    raise SettingError(
+        _PRESET, name, valid=valid, fix=Line(f"+algo={nearest[0]}" if nearest else f"~{_PRESET}")
+    )
 
 
 def advise_features(_config: DictConfig) -> Iterator[Problem]:
     """Warn of features of other packages that could not be loaded."""
     for name, why in features.FAILED.items():
         seen = f"the feature {name} of another package could not be loaded: {why}"
-        yield Problem("", None, "the same command after that package was mended or removed", seen=seen)
+        yield Problem("", None, _MENDED, seen=seen)
 
 
 def advise_preset(config: DictConfig) -> Iterator[Problem]:
@@ -145,16 +115,13 @@ def advise_preset(config: DictConfig) -> Iterator[Problem]:
         if key.startswith(_UNSEEN) and key not in left_to_user(name)
     }
     if found:
-        pairs = "; ".join(
+        pairs = (
             f"{key} is {as_typed(now)}, in the preset {as_typed(own)}" for key, (own, now) in found.items()
         )
         lines = " ".join(f"{key}={as_typed(now)}" for key, (_, now) in found.items())
-        yield Problem(
-            _PRESET,
-            name,
-            seen=f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}",
-            fix=Line(without=tuple(found), more=f"the same command without {lines}"),
-        )
+        seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {'; '.join(pairs)}"
+        fix = Line(without=tuple(found), more=f"the same command without {lines}")
+        yield Problem(_PRESET, name, seen=seen, fix=fix)
 
 
 def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
@@ -177,20 +144,18 @@ def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     return {key: (value, now) for key, (value, now) in pairs.items() if now != value}
 
 
-def check_sections_of_modes(config: DictConfig) -> None:
+def _check_sections_of_modes(config: DictConfig) -> None:
     """Refuse a section ``trainer.v1`` of a trainer mode of ours, which nothing reads."""
     for mode in TRAINER_MODES:
         key, verls = f"trainer.v1.{mode}", f"trainer.v1.{mode.removeprefix(PREFIX)}"
         if section := setting(config, key):
-            values = leaves({verls: section})
-            raise SettingError(
-                key,
-                section,
-                why="verl reads the section of its own mode",
-                valid=verls,
-                fix=Line(
-                    *(f"{name}={as_typed(value)}" for name, value in values),
-                    without=(key,),
-                    more=f", without {key}",
-                ),
-            )
+            words = (f"{name}={as_typed(value)}" for name, value in leaves({verls: section}))
+            fix = Line(*words, without=(key,), more=f", without {key}")
+            why = "verl reads the section of its own mode"
+            raise SettingError(key, section, why=why, valid=verls, fix=fix)
+
+
+NAMES = features.Feature(
+    checks={"preset-name": check_preset, "names": check_names, "sections": _check_sections_of_modes},
+    advice={"preset": advise_preset, "features": advise_features},
+)

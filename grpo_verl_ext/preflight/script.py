@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
+from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of
+from grpo_verl_ext.catalogue.requires import runs_v1
 from grpo_verl_ext.preflight.names import differing
-from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import as_typed
-from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, MODE, ROLLOUT, key_of, moved_key, setting, written
+from grpo_verl_ext.utils.keys import ACTOR, FULLY_ASYNC, MODE, ROLLOUT, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
@@ -38,9 +36,17 @@ def report(config: DictConfig) -> int:
     preset = written(config.algorithm).get("preset")
     if preset in PRESETS:
         console.print(f"+algo={preset} sets, verl's default → the value now:")
-        defaults = OmegaConf.create(verls_defaults())
-        for line in (*changed(preset, config, defaults), *to_delete(preset, config)):
-            console.print(line)
+        defaults, replaced = OmegaConf.create(verls_defaults()), differing(config)
+        for key in PRESETS[preset].leaves:
+            default, now = (
+                as_typed(
+                    OmegaConf.select(each, key, default="no such key", throw_on_resolution_failure=False)
+                )
+                for each in (defaults, config)
+            )
+            if default != now:
+                own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
+                console.print(f"  {key}: {default} → {now}{own}")
     return exit_status(found)
 
 
@@ -51,7 +57,7 @@ def updates(config: DictConfig) -> str:
         plan.parts_of_step_key(config): plan.parts_of_step(config)
     }
     count = "not known"
-    if driver(config) != "fully async" and all(is_count(number) for number in numbers.values()):
+    if FULLY_ASYNC not in config and all(is_count(number) for number in numbers.values()):
         prompts, mini_batch, epochs, parts = numbers.values()
         count = str(parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs)
     shown = (f"{key}={as_typed(value)}" for key, value in numbers.items() if key in keys or value != 1)
@@ -63,7 +69,7 @@ def meeting(config: DictConfig) -> str:
     loss, mode = loss_of(config), setting(config, MODE)
     if loss is None or loss.needs is None:
         return "not needed"
-    if driver(config) != "v1" or mode not in TRAINER_MODES:
+    if not runs_v1(config) or mode not in TRAINER_MODES:
         return f"not seen to by this trainer ({MODE}={mode})"
     actor, trainer = config.actor_rollout_ref.actor, config.trainer
     parallel = setting(config, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", 1)
@@ -83,30 +89,3 @@ def meeting(config: DictConfig) -> str:
         StatisticSource.FORWARD_PASS: "in another forward pass before each later update",
     }
     return f"{cut.rows}, {where[chosen.source]}: {chosen.reason}"
-
-
-def changed(preset: str, config: DictConfig, defaults: DictConfig) -> Iterator[str]:
-    """Yield a line for each key of the preset whose value is another than verl's default."""
-    replaced = differing(config)
-    for key in PRESETS[preset].leaves:
-        default, now = (_shown(each, key) for each in (defaults, config))
-        if default != now:
-            own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
-            yield f"  {key}: {default} → {now}{own}"
-
-
-def _shown(config: DictConfig, key: str) -> str:
-    absent = "no such key"
-    return as_typed(OmegaConf.select(config, key, default=absent, throw_on_resolution_failure=False))
-
-
-def to_delete(preset: str, config: DictConfig) -> Iterator[str]:
-    """Yield a line for each word of the command that replaces a value which makes the preset's algorithm."""
-    values, words = differing(config), HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    for word in words:
-        key = moved_key(key_of(word))
-        is_own = key in (MODE, AGENT_LOOP) and str(setting(config, key)).startswith(usage.PREFIX)
-        for leaf in () if is_own else sorted(values.keys() - wiring(preset)):
-            if leaf == key or leaf.startswith(f"{key}."):
-                own = ("" if leaf == key else f"{leaf}=") + as_typed(values[leaf][0])
-                yield f"delete from the script: {word} ({preset} has {own})"

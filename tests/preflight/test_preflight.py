@@ -79,42 +79,30 @@ class TestFiles:
     """What is here and broken is named; what is not here may be where the workers are."""
 
     @pytest.mark.parametrize(
-        "changes",
+        ("key", "name"),
         [
-            {"data__train_files": "hdfs://host/train.parquet"},
-            {"actor_rollout_ref__model__path": "Qwen/Qwen2.5-0.5B"},
+            ("data.train_files", "hdfs://host/train.parquet"),
+            ("actor_rollout_ref.model.path", "Qwen/Qwen2.5-0.5B"),
+            ("reward.custom_reward_function.path", "pkg://my_package.reward"),
         ],
     )
-    def test_a_name_that_is_no_local_path_is_left_to_verl(
-        self, config: Config, changes: dict[str, str]
-    ) -> None:
-        assert advice(config(**changes), "files") == []
+    def test_a_name_that_is_no_local_path_is_left_to_verl(self, config: Config, key: str, name: str) -> None:
+        assert advice(config(**{key: name}), "files") == []
 
     @pytest.mark.parametrize(
-        ("changes", "key", "path"),
+        ("key", "names"),
         [
-            (
-                {"data__train_files": "/nowhere/train.parquet"},
-                "data.train_files",
-                "/nowhere/train.parquet",
-            ),
-            (
-                {"actor_rollout_ref__model__path": "~/nowhere/model"},
-                "actor_rollout_ref.model.path",
-                "~/nowhere/model",
-            ),
-            ({"data__train_files": ["nowhere.parquet"]}, "data.train_files", "nowhere.parquet"),
-            (
-                {"reward__custom_reward_function__path": "nowhere.py"},
-                "reward.custom_reward_function.path",
-                "nowhere.py",
-            ),
+            ("data.train_files", "/nowhere/train.parquet"),
+            ("actor_rollout_ref.model.path", "~/nowhere/model"),
+            ("data.train_files", ["nowhere.parquet"]),
+            ("reward.custom_reward_function.path", "nowhere.py"),
         ],
     )
     def test_a_path_that_is_not_here_may_be_where_the_workers_are(
-        self, config: Config, changes: dict[str, str], key: str, path: str
+        self, config: Config, key: str, names: str | list[str]
     ) -> None:
-        assert advice(config(**changes), "files") == [
+        path = names if isinstance(names, str) else names[0]
+        assert advice(config(**{key: names}), "files") == [
             f"{key} is {path}, but that is not on this machine, which is wrong unless the workers see it. "
             f"Type: {key}=<a path that exists>"
         ]
@@ -234,88 +222,61 @@ class TestSettings:
         assert preflight.check_training(config(algorithm__adv_estimator="rloo")) is None
 
 
-class TestGroups:
-    """Settings of ``+algo=gvpo`` and of the trainer modes that keep groups."""
+def test_the_modes_are_those_that_exist() -> None:
+    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-    @pytest.fixture
-    def gvpo(self, config: Config) -> Config:
-        def made(**changes: object) -> DictConfig:
-            actor = {
-                "policy_loss": {"loss_mode": "gvpo", "gvpo_beta": 0.1},
-                "loss_agg_mode": "seq-mean-token-sum",
-                "shuffle": False,
-                "use_kl_loss": False,
-                "ppo_epochs": 1,
-                "ppo_mini_batch_size": 16,
-            }
-            algorithm = {
-                "adv_estimator": "gvpo",
-                "norm_adv_by_std_in_grpo": False,
-                "use_kl_in_reward": False,
-                "grpo_ext": {"gvpo_anchor": "old"},
-            }
-            whole = config(algorithm=algorithm, actor_rollout_ref__actor=actor)
-            defaults = {
-                "trainer__v1__trainer_mode": "grpo_ext_sync",
-                "data__train_batch_size": 64,
-                "actor_rollout_ref__rollout__n": 8,
-                "actor_rollout_ref__rollout__top_p": 1.0,
-                "actor_rollout_ref__rollout__top_k": -1,
-            }
-            for key, value in (defaults | changes).items():
-                OmegaConf.update(whole, key.replace("__", "."), value)
-            return whole
+    from grpo_verl_ext.verl_plugin import trainer_modes
 
-        return made
+    ours = [name for name, mode in TRAINER_REGISTRY.items() if mode.__module__ == trainer_modes.__name__]
+    assert tuple(ours) == TRAINER_MODES
 
-    def test_the_presets_settings_pass_without_a_word(self, gvpo: Config) -> None:
-        assert preflight.check_training(gvpo()) is None
-        assert list(preflight.warnings(gvpo())) == []
 
-    def test_the_modes_are_those_that_exist(self) -> None:
-        from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+@pytest.mark.parametrize("mode", ["sync", *TRAINER_MODES])
+def test_a_loss_without_groups_may_shuffle(config: Config, mode: str) -> None:
+    shuffled = config(trainer__v1__trainer_mode=mode, actor_rollout_ref__actor__shuffle=True)
+    assert preflight.check_training(shuffled) is None
 
-        from grpo_verl_ext.verl_plugin import trainer_modes
 
-        ours = [name for name, mode in TRAINER_REGISTRY.items() if mode.__module__ == trainer_modes.__name__]
-        assert tuple(ours) == TRAINER_MODES
+class TestGvpo:
+    """Options of ``+algo=gvpo``."""
 
-    @pytest.mark.parametrize("mode", TRAINER_MODES)
-    def test_a_loss_without_groups_may_shuffle(self, config: Config, mode: str) -> None:
-        shuffled = config(trainer__v1__trainer_mode=mode, actor_rollout_ref__actor__shuffle=True)
-        assert preflight.check_training(shuffled) is None
-
-    def test_verls_trainer_may_shuffle(self, config: Config) -> None:
-        assert preflight.check_training(config(actor_rollout_ref__actor__shuffle=True)) is None
+    def gvpo(self, key: str, value: object) -> DictConfig:
+        whole = composed(
+            ["+algo=gvpo", *(f"actor_rollout_ref.rollout.{each}" for each in ("name=vllm", "n=8"))]
+        )
+        OmegaConf.update(whole, key, value, force_add=True)
+        return whole
 
     @pytest.mark.parametrize(
         ("beta", "shown"), [(0, "0"), (-1, "-1"), (float("inf"), "inf"), ("0.1", "'0.1'"), (None, "null")]
     )
-    def test_a_wrong_beta(self, gvpo: Config, beta: object, shown: str) -> None:
+    def test_a_wrong_beta(self, beta: object, shown: str) -> None:
         key = "actor_rollout_ref.actor.policy_loss.gvpo_beta"
         without_preset = (
             "+algo=gvpo, or without the preset: actor_rollout_ref.actor.policy_loss._target_="
             f"grpo_verl_ext.verl_plugin.loss_config.LossConfig +{key}=0.1"
         )
-        assert refusal(gvpo(actor_rollout_ref__actor__policy_loss__gvpo_beta=beta)) == (
+        assert refusal(self.gvpo(key, beta)) == (
             f"{key} is {shown}, but policy_loss.loss_mode=gvpo needs its β; valid is a finite number > 0. "
             f"Type: {without_preset if beta is None else f'{key}=0.1'}"
         )
 
-    def test_a_wrong_anchor(self, gvpo: Config) -> None:
-        assert refusal(gvpo(algorithm__grpo_ext__gvpo_anchor="reference")) == (
+    def test_a_wrong_anchor(self) -> None:
+        assert refusal(self.gvpo("algorithm.grpo_ext.gvpo_anchor", "reference")) == (
             "algorithm.grpo_ext.gvpo_anchor is reference; valid are old, ref. "
             "Type: algorithm.grpo_ext.gvpo_anchor=old"
         )
 
-    def test_dividing_by_the_std(self, gvpo: Config) -> None:
-        with pytest.raises(SettingError, match=r"scale_rewards is group, but .*=gvpo divides by no "):
-            Options.for_estimator(gvpo(algorithm__grpo_ext__scale_rewards="group").algorithm)
-
-    def test_a_masked_response_would_unbalance_its_group(self, gvpo: Config) -> None:
-        options = {"mask_truncated_completions": True, "max_response_length": 8}
-        with pytest.raises(SettingError, match="weights must sum to zero"):
-            Options.for_estimator(gvpo(algorithm__grpo_ext=options).algorithm)
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"scale_rewards": "group"}, r"scale_rewards is group, but .*=gvpo divides by no "),
+            ({"mask_truncated_completions": True, "max_response_length": 8}, "weights must sum to zero"),
+        ],
+    )
+    def test_an_option_that_makes_another_target(self, options: dict[str, object], said: str) -> None:
+        with pytest.raises(SettingError, match=said):
+            Options.for_estimator(self.gvpo("algorithm.grpo_ext", options).algorithm)
 
 
 class TestRewards:

@@ -5,8 +5,7 @@ from omegaconf import OmegaConf
 from processes import Python
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.doctor.configuration import all_findings
-from grpo_verl_ext.doctor.correction import correct
+from grpo_verl_ext.doctor.configuration import all_findings, correct
 from grpo_verl_ext.preflight import values
 from grpo_verl_ext.utils.errors import Finding, Severity
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -58,12 +57,12 @@ ERRORS = {
         "text '8'",
         "'trainer.n_gpus_per_node=\"${oc.decode:${oc.env:EIGHT}}\"'",
     ),
-    f"{EPOCHS}=${{oc.env:NO_SUCH}}": ("environment variable NO_SUCH is not set", "export NO_SUCH=<value>"),
-    "trainer.logger=[${oc.env:NO_SUCH}]": ("variable NO_SUCH is not set", "export NO_SUCH=<value>"),
-    f"{EPOCHS}=${{no.such.key}}": ("has no key no.such.key", f"{EPOCHS}=<value>"),
-    "~trainer.project_name": ("has no key trainer.project_name", "trainer.default_local_dir=<value>"),
-    f"{EPOCHS}=${{nobodys:1}}": ("nothing in this process resolves nobodys:", f"{EPOCHS}=<value>"),
-    f"{EPOCHS}=${{{EPOCHS}}}": ("it refers to itself", f"{EPOCHS}=<value>"),
+    f"{EPOCHS}=${{oc.env:NO_SUCH}}": ("variable 'NO_SUCH' not found", "export NO_SUCH=<value>"),
+    "trainer.logger=[${oc.env:NO_SUCH}]": ("variable 'NO_SUCH' not found", "export NO_SUCH=<value>"),
+    f"{EPOCHS}=${{no.such.key}}": ("key 'no.such.key' not found", f"{EPOCHS}=<value>"),
+    "~trainer.project_name": ("key 'trainer.project_name' not found", "trainer.default_local_dir=<value>"),
+    f"{EPOCHS}=${{nobodys:1}}": ("type nobodys", f"{EPOCHS}=<value>"),
+    f"{EPOCHS}=${{{EPOCHS}}}": ("Recursive interpolation", f"{EPOCHS}=<value>"),
     # What is decoded may still be a text.
     f"{ENABLE}='${{oc.decode:${{oc.env:NO_F,flase}}}}'": ("text 'flase'", f"{ENABLE}=<value>"),
     f"{EPOCHS}=foo": ("valid is a number", f"{EPOCHS}=30"),
@@ -98,7 +97,6 @@ def test_a_section_of_several_files_that_is_null(section: str) -> None:
     ("word", "line"),
     [
         (f"{BOUNDS}=0.5_2", f"'{BOUNDS}=\"0.5_2\"'"),  # Hydra reads 0.52
-        ("trainer.experiment_name=2026_11_28", "'trainer.experiment_name=\"2026_11_28\"'"),
         (f"{BATCH}=0", f"{BATCH}=1024"),
         (f"{EPOCHS}=0", f"{EPOCHS}=30"),
         (f"{ACTOR}.ppo_epochs=null", f"{ACTOR}.ppo_epochs=1"),

@@ -73,6 +73,14 @@ DISTILS = ["distillation.enabled=true", "distillation.distillation_loss.loss_mod
 ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_rewards=false"]
 OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
 MODELS = ["reward.reward_manager.name=rule_and_model", f"++{OURS}.reward_model.path=some/model"]
+COLOCATE, ONE_UPDATE = f"{MODE}=grpo_ext_colocate_async", f"{ACTOR}.ppo_mini_batch_size=1024"
+OTHERS, DETERMINED = "skip.rollout_tq.enable=true", f"{ROLLOUT}.full_determinism=true"
+SAMPLER = [f"trainer.v1.sampler.custom_sampler.{each}" for each in ("path=/s.py", "name=Sampler")]
+FULLY_ASYNC, ONE_STEP_OFF = "+async_training.a=1", "+rollout.a=1"
+"""The sections of verl's other drivers, where ``trainer.v1.trainer_mode`` says ``sync``."""
+NO_BYPASS = BYPASS.replace("true", "false")
+REF, REFRESH = "actor_rollout_ref.ref", [f"++{OURS}.ref_model_sync_steps=5", SYNC]
+FSDP1 = [f"{ACTOR}.strategy=fsdp", f"{REF}.strategy=fsdp"]
 R, W = Severity.ERROR, Severity.WARNING
 
 MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
@@ -118,6 +126,43 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gdpo", [f"{MODE}=separate_async"], "several-rewards trainer_mode", R),
     ("gdpo", [FILTER], "several-rewards enable", W),
     ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo use_pf_ppo", R),
+    ("gspo", [f"{ACTOR}.clip_ratio_high=0.2"], "gspo clip_ratio_high", W),
+    ("luspo", [f"{ACTOR}.clip_ratio_low=0.2"], "gspo clip_ratio_low", W),
+    ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "dppo_kl clip_ratio_low", W),
+    ("vespo", [f"{CORRECTION}.rollout_is=token"], "vespo rollout_is", R),
+    ("topr", [f"{CORRECTION}.rollout_is=sequence"], "topr rollout_is", R),
+    ("kimi", [f"{CORRECTION}.rollout_is=token"], "kimi rollout_is", R),
+    ("vespo", [TOKENS], "vespo rollout_rs", R),
+    ("topr", [TOKENS], "topr rollout_rs", R),
+    ("kimi", [TOKENS], "kimi rollout_rs", R),
+    ("luspo", [TOKENS], "gspo rollout_rs", R),
+    ("kl_cov", [ONE_UPDATE], "kl_cov_mini_batch ppo_mini_batch_size", W),
+    ("kl_cov", [f"{ACTOR}.strategy=megatron", ONE_UPDATE], "kl_cov_mini_batch strategy", R),
+    ("topr", [COLOCATE], "topr bypass_mode", W),
+    ("topr", [OTHERS], "topr bypass_mode", W),
+    ("rloo", [OTHERS], "gpg rollout_is", W),
+    ("rloo", [f"{MODE}=colocate_async"], "gpg rollout_is", W),
+    ("kimi", [f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5"], "kimi off_policy_mask_threshold", R),
+    ("kimi", [COLOCATE, BYPASS], "kimi bypass_mode", R),
+    ("maxrl", OVERLONG, "maxrl enable", W),
+    ("lite_ppo", [FILTER], "batch-scale enable", W),
+    ("gvpo", DISTILS[:1], "distillation enabled", W),
+    ("grpo_process", [FILTER], "steps enable", W),
+    ("dapo", SAMPLER, "dynamic-sampling path", W),
+    ("dapo", [DETERMINED], "group-size full_determinism", R),
+    ("grpo", [f"{ROLLOUT}.n=1"], "group-size n", R),
+    ("grpo", ["trainer.critic_warmup=20"], "critic-warmup critic_warmup", W),
+    ("gvpo", [f"{ACTOR}.rollout_n=1"], "groups rollout_n", R),
+    ("dapo", REFRESH, "reference use_kl_loss", R),
+    ("grpo", [*REFRESH, f"{ACTOR}.strategy=fsdp", f"{REF}.strategy=fsdp2"], "reference strategy", R),
+    ("grpo", [*REFRESH, *FSDP1, f"{REF}.fsdp_config.wrap_policy.a=1"], "reference wrap_policy", W),
+    ("gdpo", [f"+{OURS}.scale_rewards=none"], "several-rewards scale_rewards", R),
+    ("kimi", [FULLY_ASYNC, BYPASS], "kimi bypass_mode", R),
+    ("topr", [FULLY_ASYNC, NO_BYPASS], "topr bypass_mode", W),
+    ("rloo", [FULLY_ASYNC, BYPASS], "gpg rollout_is", W),
+    ("rloo", [ONE_STEP_OFF, BYPASS], "gpg rollout_is", W),
+    ("rloo", [ONE_STEP_OFF, NO_BYPASS], "gpg rollout_is", W),
+    ("vespo", [ONE_STEP_OFF, NO_BYPASS], "vespo bypass_mode", W),
 ]
 """Preset, overrides, name and last part of the key, severity: by hand, from what was found before rows."""
 
@@ -129,6 +174,34 @@ def test_a_wrong_pair_is_found(preset: str, changes: list[str], name: str, sever
     config = composed([f"+algo={preset}", *VLLM, *changes])
     found = [each for each in untested(config) if each.severity is severity]
     assert name in {f"{each.check} {each.problem.key.rpartition('.')[2]}" for each in found}
+
+
+LOOP = f"{ROLLOUT}.agent.default_agent_loop"
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        ("luspo", ["algorithm.adv_estimator=grpo"]),  # LUSPO is verl's GSPO with this average
+        # The ratio to the rollout's policy is not 1 at the first update, and KL-Cov's penalty has a gradient.
+        ("kl_cov", [ONE_UPDATE, BYPASS]),
+        ("gvpo", [FILTER]),  # around the old policy, prompts of equal rewards have no target
+        ("grpo", SAMPLER),  # nothing that it would have to filter
+        ("topr", [COLOCATE, BYPASS]),
+        ("topr", [OTHERS, BYPASS]),
+        ("topr", [f"{CORRECTION}.rollout_rs=seq_mean_k1"]),
+        # Each response has a seed of its own.
+        ("dapo", [DETERMINED, f"+{OURS}.seed_requests=1", f"{LOOP}=grpo_ext_single_turn_agent"]),
+        ("dapo", [DETERMINED, f"{LOOP}=mine"]),
+        ("kimi", [FULLY_ASYNC, NO_BYPASS]),
+        ("vespo", [FULLY_ASYNC, BYPASS]),
+        # All responses to a prompt come from one policy, of which the old log-probs may know nothing.
+        ("kimi", [ONE_STEP_OFF, BYPASS]),
+        ("topr", [ONE_STEP_OFF, BYPASS]),
+    ],
+)
+def test_a_right_pair_is_not(preset: str, changes: list[str]) -> None:
+    assert [*untested(composed([f"+algo={preset}", *VLLM, *changes]))] == []
 
 
 @pytest.mark.parametrize("section", ["async_training", "rollout"])
