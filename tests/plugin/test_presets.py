@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from grpo_verl_ext.verl_plugin.resolvers import share
 from hydra import compose, initialize_config_module
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from verl.utils.config import omega_conf_to_dataclass
 
 import grpo_verl_ext.config
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
-from grpo_verl_ext.verl_plugin.resolvers import share
 
 CONFIG = Path(grpo_verl_ext.config.__file__).parent
 PRESETS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG.glob("*/*.yaml"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsdp2_ranks
 import pytest
 import stored_rollout
 import teachers
@@ -23,7 +24,6 @@ from stored_rollout import (
     Rollout,
     Server,
     rows_for_worker,
-    run_rank,
     small_model,
     small_tokenizer,
     token_log_probs,
@@ -187,7 +187,13 @@ def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any], batc
     torch.save(job, folder / "job.pt")
     (port,) = free_ports(1)
     run_ranks(
-        run_rank, 1, folder, folder=folder, WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        fsdp2_ranks.run_rank,
+        1,
+        folder,
+        folder=folder,
+        WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
     )
     models = {}
     for name, result in torch.load(folder / "result.pt", weights_only=False).items():

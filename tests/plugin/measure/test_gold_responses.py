@@ -12,6 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldRow, read_rows
+from grpo_verl_ext.verl_plugin.measure.training_rewards import (
+    means,
+    reported_of_sampled,
+    right_by_other_responses,
+    stds_by_source,
+)
 from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
 from queue_store import Store
@@ -34,13 +41,6 @@ from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
 from grpo_verl_ext.verl_plugin.measure import data, gold_responses
-from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldRow, read_rows
-from grpo_verl_ext.verl_plugin.measure.training_rewards import (
-    means,
-    reported_of_sampled,
-    right_by_other_responses,
-    stds_by_source,
-)
 from grpo_verl_ext.verl_plugin.wire import Field
 
 PROBLEMS = [(3, 4), (1, 2, 9), (7, 7, 7, 7), (0, 5), (9, 9, 9)]

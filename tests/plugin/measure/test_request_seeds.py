@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer, request_seed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -29,7 +30,6 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer, request_seed
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, ExtendedToolAgentLoop
 
 TOKENIZER = build_tokenizer()
