@@ -226,9 +226,7 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
     lengths = torch.randint(options.tokens // 2, options.tokens + 1, (rows,), generator=generator)
     prompts = torch.arange(options.prompts).repeat_interleave(options.responses)
     own = order(make_plan(case, options), case, prompts.tolist(), (PROMPT + lengths).tolist())[rank]
-    drawn = [
-        torch.randint(0, VOCABULARY, (PROMPT + length,), generator=generator) for length in lengths.tolist()
-    ]
+    drawn = [torch.randint(0, VOCABULARY, (PROMPT + size,), generator=generator) for size in lengths.tolist()]
     advantages = torch.randn(rows, generator=generator)
 
     def nested(values: list[torch.Tensor]) -> torch.Tensor:

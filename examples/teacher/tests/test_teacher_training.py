@@ -186,15 +186,8 @@ def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any], batc
     job = {"model": str(folder / "model"), "n": 1, "beta": 1, "variants": variants, "batches": batches}
     torch.save(job, folder / "job.pt")
     (port,) = free_ports(1)
-    run_ranks(
-        fsdp2_ranks.run_rank,
-        1,
-        folder,
-        folder=folder,
-        WORLD_SIZE="1",
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
+    where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    run_ranks(fsdp2_ranks.run_rank, 1, folder, folder=folder, **where)
     models = {}
     for name, result in torch.load(folder / "result.pt", weights_only=False).items():
         models[name] = small_model()
