@@ -47,10 +47,10 @@ from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
-from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
+from grpo_verl_ext.verl_plugin.other_rewards.trainer import OtherRewardsMixin, collected_steps
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.steps.trainer import ProcessSupervisionMixin, collected
+from grpo_verl_ext.verl_plugin.trainer_modes import GvpoMixin
 from grpo_verl_ext.verl_plugin.wire import STEPS
 
 SIZES = ((8192, 8192), (16384, 4096))
@@ -137,7 +137,7 @@ class EmptyTrainer(PPOTrainerSync):  # type: ignore[misc]
         pass
 
 
-class Trainer(GvpoMixin, MiniBatchMixin, ProcessSupervisionMixin, ReferenceSyncTrainerMixin, EmptyTrainer):
+class Trainer(GvpoMixin, MiniBatchMixin, OtherRewardsMixin, ReferenceSyncTrainerMixin, EmptyTrainer):
     """Only this package's part of the trainer."""
 
 
@@ -202,7 +202,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
             return partial(get_adv_estimator_fn(name), **arguments)
         config = {"adv_estimator": name, "grpo_ext": options}
         extra = Queue(rollout, ("extra_fields",)).rows if name == "grpo_process" else None
-        steps = None if extra is None else collected(rollout.batch, extra)
+        steps = None if extra is None else collected_steps(rollout.batch, extra)
 
         def call() -> object:
             with ROW_KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):

@@ -24,12 +24,14 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
 
-from grpo_verl_ext.verl_plugin.mini_batch.packing import (
+from grpo_verl_ext.verl_plugin.mini_batch.plan import (
+    Cut,
+    Plan,
     balanced_over_ranks,
     blocks_over_ranks,
+    choose,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 PROMPT, VOCABULARY = 32, 4096
@@ -224,9 +226,7 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
     lengths = torch.randint(options.tokens // 2, options.tokens + 1, (rows,), generator=generator)
     prompts = torch.arange(options.prompts).repeat_interleave(options.responses)
     own = order(make_plan(case, options), case, prompts.tolist(), (PROMPT + lengths).tolist())[rank]
-    drawn = [
-        torch.randint(0, VOCABULARY, (PROMPT + length,), generator=generator) for length in lengths.tolist()
-    ]
+    drawn = [torch.randint(0, VOCABULARY, (PROMPT + size,), generator=generator) for size in lengths.tolist()]
     advantages = torch.randn(rows, generator=generator)
 
     def nested(values: list[torch.Tensor]) -> torch.Tensor:
@@ -289,7 +289,7 @@ def train_once(
         statistic_source=plan.source.value,
         statistic_seed=0,
     )
-    if plan.is_dynamic and "group_index" in batch:
+    if plan.longest is not None and "group_index" in batch:
         tu.assign_non_tensor(batch, force_group_size=plan.unit)
     worker.train_mini_batch(batch)
 

@@ -18,9 +18,9 @@ from rich.table import Table
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
+from grpo_verl_ext.verl_plugin import TESTED, queue_missing
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.usage import is_own_module
-from grpo_verl_ext.verl_plugin.versions import TESTED, queue_missing
 
 _WORKER_SECONDS = 180
 """Time limit for a Ray worker to start and to import verl."""

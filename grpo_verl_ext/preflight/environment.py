@@ -23,12 +23,11 @@ from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, setting
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
-from grpo_verl_ext.verl_plugin import usage
+from grpo_verl_ext.verl_plugin import queue_missing, usage
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, read_config
-from grpo_verl_ext.verl_plugin.versions import queue_missing
 
 _TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 _LOCAL_PATHS = ("/", "~", "./", "../")

@@ -34,7 +34,7 @@ from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.gvpo.targets import ANCHOR_FIELDS, anchored_targets
+from grpo_verl_ext.verl_plugin.estimators import anchor_field, anchored_targets
 
 _OTHER_DRIVERS = {keys.FULLY_ASYNC, keys.ONE_STEP_OFF}
 _BUDGET = "data.max_response_length"
@@ -115,7 +115,7 @@ class Training:
         is_bypassed = setting(prepared.config, keys.BYPASS)
         self.rollout = replace(rollout, old_log_prob=rollout.rollout_log_prob) if is_bypassed else rollout
         self._rewards = setting(prepared.config, "algorithm.gdpo_reward_keys")
-        self._anchor = ANCHOR_FIELDS[setting(prepared.config, f"{SECTION}.gvpo_anchor", "old")]
+        self._anchor = anchor_field(setting(prepared.config, f"{SECTION}.gvpo_anchor", "old"))
 
     @cached_property
     def scored(self) -> DataProto:

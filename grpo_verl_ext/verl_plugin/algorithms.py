@@ -1,23 +1,115 @@
 """The functions that verl calls for the estimators and losses of the catalogue, by their names.
 
 Importing this module registers them with verl, and those of algorithms that are entered later.
+
+verl's ``ppo_loss`` calls a loss for each micro-batch, with (B, T) tensors and ``config`` the ActorConfig,
+whose ``global_batch_info`` has the counts of the whole mini-batch. Each loss averages its tokens itself, so
+that value and gradient do not depend on the split into micro-batches and ranks (except bnpo, by definition).
+A registered loss gets no ``ref_log_prob`` and an estimator no log-probs, so the KL to the reference is
+verl's: ``actor/kl_loss`` with ``use_kl_loss``, ``actor/reward_kl_penalty`` with ``use_kl_in_reward``.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, update_wrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss
+from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss, evaluation
+from grpo_verl_ext.catalogue.averages import MiniBatch
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import MODE
 from grpo_verl_ext.verl_plugin import estimators, usage
-from grpo_verl_ext.verl_plugin.gvpo import loss as group_loss
-from grpo_verl_ext.verl_plugin.losses import custom
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
+from grpo_verl_ext.verl_plugin.wire import GROUPS, STATISTIC, UPDATE_SUMS
 
+if TYPE_CHECKING:
+    from verl.workers.config import ActorConfig
+
+_PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+"""A function that verl calls for each micro-batch: (loss (), metrics)."""
 ESTIMATOR_FUNCTIONS: dict[str, estimators.VerlsCall] = {}
-LOSS_FUNCTIONS: dict[str, custom.PolicyLoss] = {}
+LOSS_FUNCTIONS: dict[str, _PolicyLoss] = {}
+
+
+def _token_loss_function(loss: TokenLoss) -> _PolicyLoss:
+    """Return a loss of tokens with verl's signature, averaged over the mini-batch, with our metrics."""
+
+    def loss_fn(
+        *,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        config: ActorConfig,
+        rollout_is_weights: Tensor | None = None,
+        **_: object,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        tokens, statistic = evaluation.Tokens(log_prob, old_log_prob, advantages, response_mask), None
+        if loss.needs is not None:
+            if (found := STATISTIC.get()) is None:
+                raise _needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
+            statistic = found.to(response_mask.device)
+        return evaluation.token_loss(loss, tokens, config, statistic, rollout_is_weights)
+
+    # `losses.custom` tells owners by module and name: importing the same file twice is harmless.
+    loss_fn.__module__, loss_fn.__doc__ = loss.per_token.__module__, loss.per_token.__doc__
+    return loss_fn
+
+
+def _group_loss_function(group_loss: GroupLoss) -> _PolicyLoss:
+    """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1) for verl: P = ``ppo_mini_batch_size`` prompts, D ranks.
+
+    ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
+    the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
+    ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.ABLATED_LOSSES`.
+
+    The worker of a trainer mode of this package passes `wire.GROUPS`, with the drift Δ̄ of each prompt; value
+    and gradient are then exact at every update. Without them the loss raises SettingError: verl's own
+    trainers leave a group incomplete when a session fails, and spread groups over updates.
+    """
+
+    def loss_fn(
+        *,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        config: ActorConfig,
+        **_: object,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        from grpo_verl_ext.verl_plugin.loss_config import options_of
+
+        options, groups = options_of(group_loss, config.policy_loss), GROUPS.get()
+        if groups is None:
+            raise _needs_our_trainer(group_loss, "the groups of its responses", "tell a loss")
+        tokens = evaluation.Tokens(log_prob, old_log_prob, advantages, response_mask)
+        found = evaluation.group_loss(options, tokens, groups, config)
+        if (sums := UPDATE_SUMS.get()) is not None:
+            mini_batch = MiniBatch.from_config(config)
+            sums.weights.index_add_(0, groups.index, found.weights.to(sums.weights.dtype))
+            parts = [evaluation.mini_batch_mean(each.detach(), mini_batch) for each in found.moments[3:]]
+            sums.fit.add_(torch.stack(parts))
+        return found.loss, found.metrics
+
+    loss_fn.__doc__ = _group_loss_function.__doc__
+    return loss_fn
+
+
+def _needs_our_trainer(loss: Loss, what: str, verb: str) -> SettingError:
+    return SettingError(
+        MODE,
+        None,
+        seen=f"policy_loss.loss_mode={loss.name} was called without {what}, which verl's own trainers and "
+        f"workers do not {verb}",
+        valid=TRAINER_MODES,
+        fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
+    )
 
 
 class _Yielding(partial[tuple[Tensor, Tensor]]):
@@ -28,15 +120,16 @@ class _Yielding(partial[tuple[Tensor, Tensor]]):
         return False
 
 
-def _function_of(record: Estimator | Loss) -> Callable[..., Any]:
+def function_of(record: Estimator | Loss) -> Callable[..., Any]:
     """Return the function of verl's signature for an estimator or a loss."""
     if isinstance(record, Estimator):
         made: Callable[..., Any] = estimators.estimator_function(record)
     elif isinstance(record, GroupLoss):
-        made = group_loss.group_loss_function(record)
+        made = _group_loss_function(record)
     else:
         assert isinstance(record, TokenLoss)
-        made = custom.token_loss_function(record)
+        made = _token_loss_function(record)
+    made.__name__ = made.__qualname__ = record.name
     setattr(made, usage.RECORD, record)
     return made
 
@@ -55,7 +148,7 @@ def _enter(record: Estimator | Loss) -> None:
     is_estimator = isinstance(record, Estimator)
     own: dict[str, Any] = ESTIMATOR_FUNCTIONS if is_estimator else LOSS_FUNCTIONS
     verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY
-    own[record.name] = made = _function_of(record)
+    own[record.name] = made = function_of(record)
     verls.setdefault(record.name, update_wrapper(_Yielding(made), made) if is_estimator else made)
 
 

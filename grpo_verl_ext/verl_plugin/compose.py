@@ -30,12 +30,11 @@ CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
+# Hydra's messages for a key that the configuration lacks, for a ``+`` in front of one that it has, and for
+# null where a section is read from one of several files.
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
-"""Matches Hydra's message for a key that the configuration lacks."""
 _PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
-"""Matches Hydra's message for a ``+`` in front of a key that the configuration has."""
 _NO_GROUP = "Config group override must be a string or a list"
-"""Begins Hydra's message for null where a section is read from one of several files."""
 _parsed: dict[tuple[str, str, str, tuple[int, int] | None], bytes] = {}
 """Where a file is, and its time and size → what Hydra read, pickled: each composition changes its copy.
 
@@ -56,14 +55,8 @@ def composed(
 ) -> DictConfig:
     """Return the configuration with which ``python -m verl.trainer.main_ppo OVERRIDES`` would train.
 
-    Args:
-        overrides: key=value, as Hydra takes them.
-        config_path: Hydra's ``--config-path``: a folder, relative to ``main_ppo``'s, or ``pkg://MODULE``.
-        config_name: Hydra's ``--config-name``: a file in it, with or without ``.yaml``.
-
-    Raises:
-        CompositionError: no such configuration, an unknown preset or key, several presets, or a line that is
-            not an override.
+    ``config_path`` and ``config_name`` are Hydra's options: a folder, absolute or relative to that of
+    ``main_ppo``, or ``pkg://MODULE``, and a file in it. Whatever verl would refuse is a CompositionError.
     """
     register()
     try:
@@ -72,10 +65,11 @@ def composed(
                 config: DictConfig = compose(config_name, overrides=[*overrides])
             except MissingConfigException as error:
                 if error.options is None:  # the main file is missing, not a preset
-                    raise _no_such_training(config_path, config_name) from error
-                raise _no_such_preset(str(error.missing_cfg_file), error.options) from error
+                    raise CompositionError(_no_such_training(config_path, config_name)) from error
+                problem = _no_such_preset(str(error.missing_cfg_file), error.options)
+                raise CompositionError(problem) from error
             if "actor_rollout_ref" not in config:
-                raise _no_such_training(config_path, config_name)
+                raise CompositionError(_no_such_training(config_path, config_name))
             check_one_preset(overrides, config_name, setting(config, f"{SECTION}.preset"))
             return config
     except SettingError as error:
@@ -95,7 +89,6 @@ def composed(
 
 
 def _without_group(overrides: Sequence[str]) -> Problem:
-    """Return the problem of a section of verl's that comes from one of several files, and is given null."""
     word = next(each for each in overrides if re.fullmatch(r"(?i)[+\w/]+(@[\w.]+)?=null", each))
     seen = f"verl refuses the command line: {word}, but that is a section"
     fix = Line(without=(key_of(word),), more=f"the same command without {word}")
@@ -174,16 +167,15 @@ def _read_once(
     scheme: str, folder: str, read: Callable[[str], ConfigResult], config_path: str
 ) -> ConfigResult:
     """Return what ``read(config_path)`` returned when the file was as it is now."""
-    key = scheme, folder, config_path, _state(folder, config_path) if scheme == "file" else None
+    state = None
+    if scheme == "file":
+        name = config_path if config_path.endswith((".yaml", ".yml")) else f"{config_path}.yaml"
+        found = Path(folder.removeprefix("file://"), name).stat()
+        state = found.st_mtime_ns, found.st_size
+    key = scheme, folder, config_path, state
     if key not in _parsed:
         _parsed[key] = pickle.dumps(read(config_path))
     return pickle.loads(_parsed[key])
-
-
-def _state(folder: str, config_path: str) -> tuple[int, int]:
-    name = config_path if config_path.endswith((".yaml", ".yml")) else f"{config_path}.yaml"
-    found = Path(folder.removeprefix("file://"), name).stat()
-    return found.st_mtime_ns, found.st_size
 
 
 def folder_of(config_path: str) -> str:
@@ -194,35 +186,26 @@ def folder_of(config_path: str) -> str:
     return os.path.normpath(Path(main_ppo.origin).parent / config_path)  # an absolute one stays as it is
 
 
-def _no_such_preset(missing: str, valid: Sequence[str]) -> CompositionError:
+def _no_such_preset(missing: str, valid: Sequence[str]) -> Problem:
     group, _, name = missing.rpartition("/")
     near = get_close_matches(name.lower().replace("-", "_"), valid, n=1)
     fix = Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>"
-    return CompositionError(Problem(f"+{group}", name, valid=valid, fix=fix))
+    return Problem(f"+{group}", name, valid=valid, fix=fix)
 
 
-def _no_such_training(config_path: str, config_name: str) -> CompositionError:
-    """Return the error for a wrong path or name; Hydra must be initialized, as it knows the valid names."""
+def _no_such_training(config_path: str, config_name: str) -> Problem:
+    """Return the problem of a wrong path or name; Hydra must be initialized, as it knows the valid names."""
     names = GlobalHydra.instance().config_loader().get_group_options("", ObjectType.CONFIG)
-    valid = [name for name in names if not name.startswith("_")]
-    if valid:
+    if valid := [name for name in names if not name.startswith("_")]:
         path = "" if CONFIG_NAME in valid else f"--config-path={CONFIG_PATH} "
-        return CompositionError(
-            Problem(
-                "--config-name",
-                config_name,
-                valid=f"the configuration of a training in --config-path={config_path}, which has "
-                f"{', '.join(valid)}",
-                fix=f"{path}--config-name={CONFIG_NAME}",
-            )
-        )
+        has = f"the configuration of a training in --config-path={config_path}, which has {', '.join(valid)}"
+        fix = f"{path}--config-name={CONFIG_NAME}"
+        return Problem("--config-name", config_name, valid=has, fix=fix)
     where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
-    return CompositionError(
-        Problem(
-            "--config-path",
-            config_path,
-            why=f"{where} has no configuration",
-            valid=f"a folder, absolute or seen from that of verl's main_ppo, or {IN_PACKAGE}MODULE",
-            fix=f"--config-path={CONFIG_PATH}",
-        )
+    return Problem(
+        "--config-path",
+        config_path,
+        why=f"{where} has no configuration",
+        valid=f"a folder, absolute or seen from that of verl's main_ppo, or {IN_PACKAGE}MODULE",
+        fix=f"--config-path={CONFIG_PATH}",
     )

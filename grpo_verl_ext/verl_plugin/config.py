@@ -6,12 +6,12 @@ fields.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from grpo_verl_ext.catalogue import ESTIMATORS
+from grpo_verl_ext.catalogue import ESTIMATORS, Estimator
 from grpo_verl_ext.catalogue.gvpo import ANCHORS
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -19,10 +19,7 @@ from grpo_verl_ext.utils.keys import SECTION, written
 from grpo_verl_ext.utils.options import Count, Number, Section, Text, option, read_section
 from grpo_verl_ext.verl_plugin.features import foreign_features
 
-# Sections and values of verl's configuration that messages name.
-
 GOLD_RESPONSES = f"{SECTION}.gold_responses"
-"""The section of `GoldResponseOptions`."""
 SEED_REQUESTS = f"{SECTION}.seed_requests"
 
 TRAINER_MODES = OUR_MODES
@@ -169,11 +166,7 @@ class Options(Section):
 
     @classmethod
     def from_config(cls, algorithm: Mapping[str, Any] | None) -> "Options":
-        """Read and check the section in verl's ``algorithm``; None gives all defaults.
-
-        Raises:
-            SettingError: an unknown key, or a value outside its rule.
-        """
+        """Read and check the section in verl's ``algorithm``; None gives all defaults."""
         options = read_section(options_model(), written(algorithm), SECTION)
         if options.gold_responses is not None and options.gold_responses.files is None:
             raise SettingError(
@@ -187,34 +180,24 @@ class Options(Section):
 
     @classmethod
     def for_estimator(cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None) -> "Options":
-        """Read the section for an estimator of this package and resolve a null ``scale_rewards``.
-
-        Args:
-            algorithm: verl's ``algorithm`` section.
-            estimator: its name; None means ``algorithm.adv_estimator``.
-
-        Raises:
-            SettingError: an unknown key, a value outside its rule, or two keys that contradict each other.
-        """
+        """Read the section for an estimator, by default ``adv_estimator``, with its ``scale_rewards``."""
         section = algorithm or {}
-        name = estimator or section.get("adv_estimator")
-        options = cls.from_config(algorithm)
+        name, options = estimator or section.get("adv_estimator"), cls.from_config(algorithm)
+        record = ESTIMATORS.get(str(name))
         if options.scale_rewards is None:
-            scale = "none" if _only_centres(name) else "group"
+            scale = "none" if record is not None and record.baseline is not None else "group"
             options = options.model_copy(update={"scale_rewards": scale})
-        _check_budget(options)
-        _check_estimator(options, name, section.get("norm_adv_by_std_in_grpo", True))
+        if options.mask_truncated_completions and options.max_response_length is None:
+            key = f"{SECTION}.max_response_length"
+            raise SettingError(
+                key,
+                None,
+                why=f"{SECTION}.mask_truncated_completions needs the response budget",
+                valid="an integer ≥ 1",
+                fix=Line(f"+{key}=${{data.max_response_length}}"),
+            )
+        _check_estimator(options, name, record, section.get("norm_adv_by_std_in_grpo", True))
         return options
-
-    @classmethod
-    def of_training(cls, algorithm: Mapping[str, Any] | None, estimator: str | None = None) -> "Options":
-        """Do the same for the training of this process: read once, as nothing changes a section meanwhile.
-
-        Args:
-            algorithm: verl's ``algorithm`` section, the same object in each call.
-            estimator: as in `for_estimator`; None: `from_config`.
-        """
-        return _read_once(_ByIdentity(algorithm), estimator)
 
     @property
     def budget_of_truncated(self) -> int | None:
@@ -238,77 +221,39 @@ def options_model() -> type[Options]:
     return create_model("Options", __base__=Options, gvpo_anchor=anchor, **sections)
 
 
-class _ByIdentity:
-    """A section as the key of a cache; its own hash and comparison would read all of its values."""
-
-    def __init__(self, section: Mapping[str, Any] | None) -> None:
-        self.section = section
-
-    def __hash__(self) -> int:
-        return id(self.section)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.section is other.section
-
-
-@lru_cache(maxsize=4)
-def _read_once(algorithm: _ByIdentity, estimator: str | None) -> Options:
-    if estimator is None:
-        return Options.from_config(algorithm.section)
-    return Options.for_estimator(algorithm.section, estimator)
-
-
-def _check_budget(options: Options) -> None:
-    if options.mask_truncated_completions and options.max_response_length is None:
-        key = f"{SECTION}.max_response_length"
-        raise SettingError(
-            key,
-            None,
-            why=f"{SECTION}.mask_truncated_completions needs the response budget",
-            valid="an integer ≥ 1",
-            fix=Line(f"+{key}=${{data.max_response_length}}"),
-        )
-
-
-def _only_centres(estimator: str | None) -> bool:
-    """Whether an estimator has a baseline of its own, which divides by no standard deviation."""
-    record = ESTIMATORS.get(str(estimator))
-    return record is not None and record.baseline is not None
-
-
-def _check_estimator(options: Options, estimator: str | None, norm_adv_by_std_in_grpo: bool) -> None:
-    if _only_centres(estimator) and options.scale_rewards != "none":
+def _check_estimator(
+    options: Options, name: str | None, record: Estimator | None, norm_adv_by_std_in_grpo: bool
+) -> None:
+    scale, said = options.scale_rewards, f"algorithm.adv_estimator={name}"
+    if record is not None and record.baseline is not None and scale != "none":
         key = f"{SECTION}.scale_rewards"
         raise SettingError(
             key,
-            options.scale_rewards,
-            why=f"algorithm.adv_estimator={estimator} divides by no standard deviation",
+            scale,
+            why=f"{said} divides by no standard deviation",
             valid="none",
             fix=Line(
                 f"{key}=none", more=", or for the scaled estimator: algorithm.adv_estimator=grpo_outcome"
             ),
         )
-    record = ESTIMATORS.get(str(estimator))
     if record is not None and record.sums_to_zero and options.mask_truncated_completions:
         key = f"{SECTION}.mask_truncated_completions"
         raise SettingError(
             key,
             True,
-            why=f"with algorithm.adv_estimator={estimator} a response that left the loss would unbalance its "
-            "group, whose weights must sum to zero",
+            why=f"with {said} a response that left the loss would unbalance its group, whose weights must "
+            "sum to zero",
             valid="false",
             fix=Line(f"{key}=false", more=", and shape the reward instead: reward.reward_manager.name=dapo"),
         )
     # verl's default is true, so only false is a choice of the user.
-    if not norm_adv_by_std_in_grpo and options.scale_rewards != "none":
+    if not norm_adv_by_std_in_grpo and scale != "none":
         key = "algorithm.norm_adv_by_std_in_grpo"
         always_divides = record is not None and record.several_rewards
-        undivided = "" if always_divides else f", or +{SECTION}.scale_rewards=none"
         raise SettingError(
             key,
             False,
-            why=f"{estimator} divides by the standard deviation of the {options.scale_rewards} "
-            f"({SECTION}.scale_rewards)",
+            why=f"{name} divides by the standard deviation of the {scale} ({SECTION}.scale_rewards)",
             valid="true",
-            fix=Line(f"{key}=true", more=undivided),
+            fix=Line(f"{key}=true", more="" if always_divides else f", or +{SECTION}.scale_rewards=none"),
         )

@@ -4,13 +4,13 @@ verl calls one in the driver with the whole rollout batch: ``token_level_rewards
 (B, T), ``index`` the prompt id of each row, ``config`` verl's ``algorithm`` section. All return
 ``(advantages, returns)``, (B, T) each and equal, as verl's own outcome estimators do.
 
-**Which rewards count.** As with verl's ``grpo``, every response counts in mean and standard deviation, even
-with no token in ``response_mask`` (all rejected, or none written), except where a record's weights must sum
-to zero (`Estimator.sums_to_zero`). Padding rows never count. Of a session with several outputs the last
-counts, and all get its advantage (`batch.sessions`).
+As with verl's ``grpo``, every response counts in mean and standard deviation, even with no token in
+``response_mask`` (all rejected, or none written), except where a record's weights must sum to zero
+(`Estimator.sums_to_zero`). Of a session with several outputs the last counts, and all get its advantage
+(`batch.sessions`). Padding rows never count.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,15 +19,17 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
+from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
 from grpo_verl_ext.catalogue import Estimator, evaluation
+from grpo_verl_ext.catalogue.gvpo import ANCHORS, alpha_of
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, SEVERAL_REWARDS, STEPS
+from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, SEVERAL_REWARDS, STEPS, Field
 
 VerlsCall = Callable[..., tuple[Tensor, Tensor]]
 
@@ -60,7 +62,7 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
         config: Mapping[str, Any] | None = None,
         **_: object,
     ) -> tuple[Tensor, Tensor]:
-        options = Options.of_training(config, estimator.name)
+        options = Options.for_estimator(config, estimator.name)
         _check_our_trainer(options)
         group = _group_ids(estimator.name, index, token_level_rewards)
         check_rows(response_mask, group)
@@ -71,7 +73,6 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
         advantages = compute(estimator, batch).to(token_level_rewards.dtype)
         return advantages, advantages
 
-    function.__name__ = function.__qualname__ = estimator.name
     function.__doc__ = estimator.doc
     return function
 
@@ -167,3 +168,34 @@ def _without_effect(option: str, value: object, task: str) -> SettingError:
         valid=f"a trainer mode of this package ({', '.join(TRAINER_MODES)})",
         fix="python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=grpo_ext_sync",
     )
+
+
+def anchor_field(anchor: str) -> str:
+    """Return the field of verl's batch with the log-probs of GVPO's anchor, a value of ``gvpo_anchor``."""
+    of_features = {name: field for each in all_features() for name, field in each.anchors.items()}
+    return (ANCHORS | of_features)[anchor]
+
+
+def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss: Any) -> Tensor:
+    """Return GVPO's targets for an anchor, made of the estimator's R − R̄, for tokens laid end to end: (N,).
+
+    Args:
+        rows: fields of verl's batch, ragged.
+        prompts: the prompt id of each row.
+        anchor: the field with its log-probs, ragged, or (rows,) sums over the tokens of each.
+        policy_loss: verl's section ``actor.policy_loss``.
+    """
+    mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
+    member = ragged.row_has_tokens(mask, offsets)
+    old_log_prob = rows[Field.OLD_LOG_PROBS].values()
+    if rows[anchor].is_nested:
+        log_ratio = ragged.row_log_ratio(old_log_prob, rows[anchor].values(), mask, offsets)
+    else:
+        log_ratio = ragged.row_sums(old_log_prob, mask, offsets) - rows[anchor]
+    lengths = ragged.row_lengths(mask, offsets)
+    weighted = gvpo.length_weight(lengths, alpha_of(policy_loss)) * log_ratio
+    rewards = ragged.row_values(rows["advantages"].values(), mask, offsets).double()
+    group = dense_group_ids(prompts)
+    targets = gvpo.anchored(rewards, weighted, group, member, policy_loss.gvpo_beta)
+    targets = targets.to(torch.promote_types(old_log_prob.dtype, torch.float32))
+    return ragged.on_row_tokens(targets, mask, offsets)

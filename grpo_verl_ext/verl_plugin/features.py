@@ -1,9 +1,8 @@
 """What this package adds to a training beside its algorithms: one record a feature, in the feature's folder.
 
-Whatever treats all features alike goes through `all_features`: the checks before a training, the page of
-support, the trainer modes and the registration of agent loops. A new feature is a folder, a record in its
-``checks.py``, and a name in `_FOLDERS`. In another package it is an entry point of the group
-``grpo_verl_ext.features``, ``NAME = "package.module:RECORD"``.
+A new feature is a folder, a record in its ``checks.py``, and a name in `_FOLDERS`. In another package it is
+an entry point of the group ``grpo_verl_ext.features``, ``NAME = "package.module:RECORD"``. General code reads
+`all_features` and names none.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Refuse = Callable[[DictConfig], None]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 
-_FOLDERS = ("reference", "measure", "stored", "steps", "several_rewards", "rewards")
+_FOLDERS = ("reference", "measure", "stored", "other_rewards", "rewards")
 """Folders of features, in the order of their checks; loaded when they are asked for."""
 FAILED: dict[str, str] = {}
 """Features of other packages that could not be loaded → why."""
@@ -36,37 +35,33 @@ FAILED: dict[str, str] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """What general code asks of a feature.
-
-    Attributes:
-        name: silences what is found by the rows.
-        used: whether a training uses it.
-        requires: what it was tested with.
-        checks: refusals of trainings with a wrong setting, by the name that silences them.
-        advice: warnings likewise.
-        done_by_trainer: option in ``algorithm.grpo_ext`` → what a trainer mode of this package does with it.
-        trainer: module and class of its part in the trainer, which is mixed into verl's.
-        agent_loops: agent loops of its own → the module that registers them.
-        options: the section ``algorithm.grpo_ext.NAME`` of a feature of another package; its docstring
-            describes the key.
-        fields: fields of verl's batch that its part in the trainer adds, a number for each response.
-        anchors: value of ``gvpo_anchor`` → the one of `fields` with its log-probs; verl's distillation loss
-            is then the feature's own matter.
-        worker: module and class of its part in verl's actor worker, where a training uses it.
-    """
+    """What general code asks of a feature."""
 
     name: str = ""
+    """Silences what is found by the rows."""
     used: Condition = field(default=lambda _: False)
+    """Whether a training uses it."""
     requires: tuple[In, ...] = ()
+    """What it was tested with."""
     checks: Mapping[str, Refuse] = field(default_factory=dict)
+    """Refusals of trainings with a wrong setting, by the name that silences them."""
     advice: Mapping[str, Advise] = field(default_factory=dict)
+    """Warnings likewise."""
     done_by_trainer: Mapping[str, str] = field(default_factory=dict)
+    """Option in ``algorithm.grpo_ext`` → what a trainer mode of this package does with it."""
     trainer: str = ""
-    agent_loops: Mapping[str, str] = field(default_factory=dict)
-    options: type[Section] | None = None
-    fields: tuple[str, ...] = ()
-    anchors: Mapping[str, str] = field(default_factory=dict)
+    """``module:class`` of its part in the trainer, which is mixed into verl's."""
     worker: str = ""
+    """``module:class`` of its part in verl's actor worker, where a training uses it."""
+    agent_loops: Mapping[str, str] = field(default_factory=dict)
+    """Agent loops of its own → the module that registers them."""
+    options: type[Section] | None = None
+    """The section ``algorithm.grpo_ext.NAME`` of another package's; its docstring describes the key."""
+    fields: tuple[str, ...] = ()
+    """Fields of verl's batch that its part in the trainer adds, a number for each response."""
+    anchors: Mapping[str, str] = field(default_factory=dict)
+    """Value of ``gvpo_anchor`` → the one of `fields` with its log-probs; verl's distillation loss is then the
+    feature's own matter."""
 
 
 @functools.cache

@@ -57,11 +57,7 @@ LossConfig: Any = make_dataclass(
 
 
 def options_of(loss: Loss, policy_loss: Mapping[str, Any]) -> Any:
-    """Return a loss's own options, checked.
-
-    Raises:
-        SettingError: a value is wrong.
-    """
+    """Return a loss's own options, checked."""
     assert loss.options is not None
     fields = loss.options.model_fields
     given = {name: policy_loss.get(name, each.default) for name, each in fields.items()}
@@ -69,11 +65,7 @@ def options_of(loss: Loss, policy_loss: Mapping[str, Any]) -> Any:
 
 
 def check_loss(loss: Loss, actor: Mapping[str, Any]) -> None:
-    """Check options and clips in verl's section ``actor_rollout_ref.actor``, before any rollout.
-
-    Raises:
-        SettingError: a value is outside of its range.
-    """
+    """Check options and clips in verl's section ``actor_rollout_ref.actor``, before any rollout."""
     if loss.options is not None:
         options_of(loss, actor["policy_loss"])
     for check in loss.settings:

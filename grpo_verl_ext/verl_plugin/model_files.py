@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -30,11 +31,7 @@ def _local_folder(name: str) -> Path | None:
 
 
 def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
-    """Read the ``config.json`` of a model folder.
-
-    Args:
-        key: the setting that names the folder.
-        fix: the line to type.
+    """Read the ``config.json`` of a model folder, which the setting ``key`` names.
 
     Raises:
         SettingError: the file is missing or not a JSON object; it is left in place.
@@ -60,13 +57,8 @@ def has_chat_template(folder: Path) -> bool:
 def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Path | None:
     """Refuse a local model folder without this head, and return it; None for a name on a hub.
 
-    Args:
-        key: the setting that names the folder.
-        head: end of the architecture's name, such as ``ForSequenceClassification``.
-        what: the model that is wanted, for the message.
-
-    Raises:
-        SettingError: the folder is missing, or its model has another head or number of outputs.
+    ``head`` ends the architecture's name, such as ``ForSequenceClassification``; ``what`` is the wanted model
+    in words.
     """
     folder = _local_folder(name)
     if folder is None:
@@ -80,15 +72,11 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Pa
     if not architectures[0].endswith(head):
         why = f"its architecture is {architectures[0]}, not a classifier"
         raise SettingError(key, name, why=why, valid=f"an architecture …{head}", fix=fix)
-    if (found := _outputs(config)) != outputs:
+    labels = config.get("id2label")  # transformers writes no number where it is 2
+    found = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
+    if found != outputs:
         raise SettingError(key, name, why=f"it has {found} outputs", valid=f"{outputs}", fix=fix)
     return folder
-
-
-def _outputs(config: Mapping[str, Any]) -> object:
-    """Number of outputs of a classifier's head; transformers writes no number where it is 2."""
-    labels = config.get("id2label")
-    return len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
 
 
 _FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
@@ -136,7 +124,14 @@ def model_shape(path: object) -> ModelShape | None:
 
 def tensor_sizes(path: object) -> list[int]:
     """Return the number of weights of each tensor in the ``.safetensors`` files, read from their headers."""
-    return [size for file in _weight_files(path) for size in _sizes_in(file)]
+    # Imported here because verl loads the plugin in every process.
+    from safetensors import SafetensorError, safe_open
+
+    sizes: list[int] = []
+    for file in _weight_files(path):
+        with suppress(SafetensorError, OSError), safe_open(file, framework="np") as weights:
+            sizes += [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
+    return sizes
 
 
 def bytes_of_weights(path: object) -> int:
@@ -147,17 +142,6 @@ def bytes_of_weights(path: object) -> int:
 def _weight_files(path: object) -> list[Path]:
     folder = _local_folder(path) if isinstance(path, str) else None
     return [] if folder is None else sorted(folder.glob("*.safetensors"))
-
-
-def _sizes_in(file: Path) -> list[int]:
-    # Imported here because verl loads the plugin in every process.
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="np") as weights:
-            return [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
-    except (SafetensorError, OSError):
-        return []
 
 
 def _shape(content: Mapping[str, Any]) -> ModelShape | None:
@@ -175,11 +159,9 @@ def _shape(content: Mapping[str, Any]) -> ModelShape | None:
     if not all(is_count(count) for count in counts.values()):
         return None
     positions = content.get("max_position_embeddings")
-    return ModelShape(
-        **counts, positions=positions if is_count(positions) else None, full_attention=_is_full(content)
-    )
-
-
-def _is_full(content: Mapping[str, Any]) -> bool:
     windowed = content.get("sliding_window") is not None and content.get("use_sliding_window") is not False
-    return content.get("model_type") in _FULL_ATTENTION and not windowed
+    return ModelShape(
+        **counts,
+        positions=positions if is_count(positions) else None,
+        full_attention=content.get("model_type") in _FULL_ATTENTION and not windowed,
+    )

@@ -1,23 +1,42 @@
 """Register everything the package adds to verl, once per process; registering twice is harmless."""
 
 import functools
+import operator
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
 from wrapt import register_post_import_hook
 
 from grpo_verl_ext.config import foreign_algorithms, presets_of
-from grpo_verl_ext.verl_plugin import patches, resolvers
-from grpo_verl_ext.verl_plugin.cpu import is_cpu_chosen
+from grpo_verl_ext.utils.files import cache_root
+from grpo_verl_ext.verl_plugin import patches
+from grpo_verl_ext.verl_plugin.cpu import is_cpu_chosen, sizes
 
 _REGISTERING = {
     ".rewards.manager": "verl.experimental.reward_loop.reward_manager",
     ".trainer_modes": "verl.trainer.ppo.v1",
     ".algorithms": "verl.trainer.ppo.core_algos",
 }
+"""Modules that register by verl's own decorators, each after verl has imported the registry."""
+
+_RESOLVERS: Mapping[str, Callable[..., Any]] = {
+    "cache": lambda: str(cache_root()),  # by the environment of the process that resolves
+    "share": lambda whole, part, of: max(1, whole * part // of),  # rounded down: 512, 4096, 20480 is 102
+    "equal": operator.eq,
+    "all_null": lambda *values: all(value is None for value in values),
+    "cpu.slots": sizes.slots,
+    "cpu.max_model_len": sizes.max_model_len,
+    "cpu.kv_cache_bytes": sizes.kv_cache_bytes,
+    "cpu.bucket_megabytes": sizes.bucket_megabytes,
+    "cpu.micro_batch_tokens": sizes.micro_batch_tokens,
+}
+"""Arithmetic in presets, ``${grpo_ext.NAME:ARGUMENTS}``; the checks of `preflight` report a wrong setting."""
 
 
 @functools.cache
@@ -27,13 +46,13 @@ def register() -> None:
     Also installs the CPU platform (if ``VERL_PLATFORM=cpu``) and the patches that the driver has named.
     """
     Plugins.instance().register(_PresetSearchPath)
-    resolvers.install_resolvers()
+    for name, function in _RESOLVERS.items():
+        OmegaConf.register_new_resolver(f"grpo_ext.{name}", function, replace=True)
     if is_cpu_chosen():
         from grpo_verl_ext.verl_plugin import cpu
 
         cpu.install_platform()
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
-    # Modules that register by verl's own decorators, each after verl has imported the registry.
     for module, registry in _REGISTERING.items():
         register_post_import_hook(lambda _, name=module: import_module(name, __package__), registry)  # type: ignore[misc]
     patches.install_patches()

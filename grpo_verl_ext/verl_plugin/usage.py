@@ -15,7 +15,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, ROLLOUT, RUNTIME_ENVIRONMENT, SECTION
+from grpo_verl_ext.utils.keys import (
+    AGENT_LOOP,
+    ESTIMATOR,
+    LOSS,
+    MODE,
+    POLICY_LOSS,
+    REWARD_MANAGER,
+    RUNTIME_ENVIRONMENT,
+    SECTION,
+)
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, is_cpu_chosen
 
 _PACKAGE = "grpo_verl_ext"
@@ -40,20 +49,20 @@ RUNNER: ContextVar[object] = ContextVar("runner", default=None)
 """The task runner that verl's ``run_ppo`` starts inside Ray; one of a user's own may register names there."""
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "trainer.v1.trainer_mode": (),
-    f"{ROLLOUT}.agent.default_agent_loop": (),
+    MODE: (),
+    AGENT_LOOP: (),
     "reward.reward_manager.name": (REWARD_MANAGER,),
     "task.package": (_PACKAGE,),
 }
 """Settings and the package's names among their values, besides those that begin with `PREFIX`."""
 
-_PATHS = (f"{ACTOR}.policy_loss._target_", "reward.custom_reward_function.path")
+_PATHS = (f"{POLICY_LOSS}._target_", "reward.custom_reward_function.path")
 """Settings that name a module."""
 
 
 def uses_package(config: DictConfig) -> bool:
     """Whether the configured training uses anything of this package."""
-    return next(used_settings(config), None) is not None
+    return any(used_settings(config))
 
 
 def used_settings(config: DictConfig) -> Iterator[str]:
@@ -62,10 +71,17 @@ def used_settings(config: DictConfig) -> Iterator[str]:
         value = _selected(config, key)
         if value in names or str(value).startswith(PREFIX):
             yield f"{key}={value}"
-    for key, registry in _registries().items():
+    # Another package may have registered one of our names; then the setting means that package.
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+
+    registries = {ESTIMATOR: ADV_ESTIMATOR_REGISTRY, LOSS: POLICY_LOSS_REGISTRY}
+    for key, registry in registries.items():
         value = _selected(config, key)
         if isinstance(value, str):
-            function = registry.get(_meant(value, registry, config))
+            name = value
+            if name not in registry and not registers_elsewhere(config):  # then it is misspelt
+                name = next(iter(get_close_matches(name, map(str, registry), n=1, cutoff=0.7)), name)
+            function = registry.get(name)
             if hasattr(function, RECORD) or is_own_module(str(getattr(function, "__module__", ""))):
                 yield f"{key}={value}"
     for key in _PATHS:
@@ -98,23 +114,6 @@ def own_task(config: DictConfig) -> DictConfig | None:
 def is_own_module(name: str) -> bool:
     """Whether a module of this name is in this package."""
     return name.split(".", maxsplit=1)[0] == _PACKAGE
-
-
-def _meant(name: str, registry: Mapping[str, Any], config: DictConfig) -> str:
-    """Return the nearest registered name where nothing of this name can be registered."""
-    if name in registry or registers_elsewhere(config):
-        return name
-    return next(iter(get_close_matches(name, [str(each) for each in registry], n=1, cutoff=0.7)), name)
-
-
-def _registries() -> Mapping[str, Mapping[str, Any]]:
-    # Another package may have registered one of our names; then the setting means that package.
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-
-    return {
-        "algorithm.adv_estimator": ADV_ESTIMATOR_REGISTRY,
-        f"{ACTOR}.policy_loss.loss_mode": POLICY_LOSS_REGISTRY,
-    }
 
 
 def _selected(config: DictConfig, key: str) -> Any:

@@ -2,8 +2,7 @@
 
 - Fields of a batch, which verl carries from trainer to rollout and worker.
 - Values set around a call of verl that does not forward them: the trainer or worker sets each one, the loss
-  or estimator reads it inside the call, or adds to it. All input of a registered loss or estimator besides
-  its arguments is among them.
+  or estimator reads it inside the call, or adds to it.
 - The failure of a process that serves the rollout, of which verl does not tell the trainer.
 """
 
@@ -28,7 +27,7 @@ class Field:
     """Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list."""
     STORED_ORIGIN = "stored_response"
     """Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``."""
-    # Of steps/.
+    # Of other_rewards/.
     STEPS = "steps"
     """Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
     STEP_ERROR = "step_error"
@@ -54,18 +53,15 @@ class Field:
     NUM_GROUPS = "num_groups"
     """Trainer → worker: number of prompts of the rollout batch, padding included."""
     ANCHOR = "anchor_log_probs"
-    """Trainer → worker: the field with the log-probs of GVPO's anchor, `OLD_LOG_PROBS`, `REF_LOG_PROB` or a
-    feature's."""
-    OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
-    """verl's own fields."""
-
+    """Trainer → worker: the field with the log-probs of GVPO's anchor, one of verl's or a feature's."""
     OLD_DEVIATION = "group_old_deviation"
     """Worker → its micro-batches, a number per response: `GroupRows.old_deviation`."""
     ANCHOR_DEVIATION = "group_anchor_deviation"
     """The same: `GroupRows.anchor_deviation`."""
 
+    OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
+    """verl's own."""
 
-# Values around a call.
 
 _Value = TypeVar("_Value")
 
@@ -75,10 +71,7 @@ class _ScopedValue(Generic[_Value]):
 
     def __init__(self, name: str) -> None:
         self._value: ContextVar[_Value | None] = ContextVar(name, default=None)
-
-    def get(self) -> _Value | None:
-        """Return the value set by the innermost block, or None."""
-        return self._value.get()
+        self.get = self._value.get
 
     @contextmanager
     def set(self, value: _Value) -> Iterator[None]:
@@ -112,15 +105,9 @@ STEPS = _ScopedValue[BatchSteps]("steps")
 SEVERAL_REWARDS = _ScopedValue[Tensor]("several rewards")
 """Trainer → estimator ``gdpo_outcome``: the rewards of each row, (B, M); verl passes their sum only."""
 
-DUMPED_COLUMNS = _ScopedValue[dict[str, dict[str, list[float]]]]("columns")
-"""Trainer → its rollout dump: additional columns, by the row's uid."""
-
 
 class StatisticSource(Enum):
-    """Where a statistic of the mini-batch comes from, or one of each prompt's responses.
-
-    The value is what the trainer writes to the batch.
-    """
+    """Where a statistic of the mini-batch, or one of each prompt's responses, comes from."""
 
     MICRO_BATCH = "micro-batch"
     """The training pass: each micro-batch holds all rows of the statistic."""
@@ -133,30 +120,22 @@ class StatisticSource(Enum):
 STATISTIC = _ScopedValue[Tensor | None]("statistic of the mini-batch")
 """Worker → loss: what `Loss.needs`, for the tokens of the micro-batch, (B, T), 0 under the mask."""
 
-
 GROUPS = _ScopedValue[GroupRows]("group rows")
 """Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids."""
 
 
 @dataclass(frozen=True)
 class UpdateSums:
-    """What the loss gvpo adds up over the micro-batches of an update; tensors that the worker made.
-
-    Attributes:
-        weights: (P,) for each prompt of the rollout batch, the weights of its responses' log-likelihoods.
-        fit: (3,) the mini-batch's Var(R), Var(f) and Cov(R, f) of `gvpo_terms.Moments`, D times this rank's
-            part.
-    """
+    """What the loss gvpo adds up over the micro-batches of an update; tensors that the worker made."""
 
     weights: Tensor
+    """(P,) for each prompt of the rollout batch, the weights of its responses' log-likelihoods."""
     fit: Tensor
+    """(3,) the mini-batch's Var(R), Var(f), Cov(R, f) of `gvpo_terms.Moments`, D times this rank's part."""
 
 
 UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
 """Worker → loss, which adds to them: verl would return each as a metric."""
-
-
-# The failure of a process that serves the rollout.
 
 
 def report_failure(error: Exception) -> None:

@@ -27,8 +27,8 @@ from grpo_verl_ext.utils import which_verl
 from grpo_verl_ext.utils.errors import Line, Severity
 from grpo_verl_ext.utils.keys import MODEL, key_of
 from grpo_verl_ext.utils.which_verl import WhichVerl
+from grpo_verl_ext.verl_plugin import TESTED
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.versions import TESTED
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))

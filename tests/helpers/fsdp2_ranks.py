@@ -26,6 +26,7 @@ BUDGET = 64
 """Tokens of a micro-batch with dynamic batching: four of the longest rows."""
 MIXED_PRECISION = {
     "float64": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "double"),
+    "single": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32"),
     "bf16": None,  # verl's default: weights in fp32, computed with in bf16, gradients reduced in fp32
 }
 
@@ -80,7 +81,8 @@ def train(
         worker.engine._autocast_dtype = (
             torch.float32
         )  # verl's word for "no autocast"; there is none to float64
-    worker.set_loss_fn(partial(ppo_loss, config=actor_config(job, variant)))
+    loss = variant.get("loss_function", ppo_loss)
+    worker.set_loss_fn(partial(loss, config=actor_config(job, variant)))
     gradients: list[dict[str, Tensor]] = []
     policies: list[dict[str, Tensor]] = []
     log_ratios: list[list[Tensor]] = [[]]
@@ -171,6 +173,7 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
             use_torch_compile=False,
             use_dynamic_bsz=variant["micro_batch"] is None,
             micro_batch_size_per_gpu=variant["micro_batch"],
+            infer_micro_batch_size_per_gpu=variant["micro_batch"],
             max_token_len_per_gpu=BUDGET,
         ),
         optimizer_config=FSDPOptimizerConfig(
@@ -221,7 +224,23 @@ def run_rank(rank: int, folder: Path) -> None:
     run_variants(trained, rank, folder)
 
 
-def run_variants(train: Callable[..., dict[str, Any]], rank: int, folder: Path) -> None:
+def run_inference(rank: int, folder: Path) -> None:
+    """Compute the log-probs of the rows as verl's actor does; rank 0 writes those of all rows, in order."""
+
+    def computed(job: dict[str, Any], variant: dict[str, Any], rows: list[Row], extra: dict[str, Any]) -> Any:
+        from verl.utils import tensordict_utils as tu
+
+        worker = make_worker(job["model"], variant)
+        worker.reset()
+        found = tu.get(worker.infer_batch(batch_of(rows, extra)), "log_probs").unbind()
+        of_ranks: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(of_ranks, [row.clone() for row in found])
+        return [row for own in of_ranks for row in own]
+
+    run_variants(computed, rank, folder)
+
+
+def run_variants(train: Callable[..., Any], rank: int, folder: Path) -> None:
     """Train once for each variant of the job; rank 0 writes the results."""
     torch.set_num_threads(1)
     os.environ["RANK"] = str(rank)

@@ -7,22 +7,22 @@ formulas in float64 on the whole mini-batch.
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fsdp2_ranks
 import pytest
 import torch
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from processes import run_ranks
-from queue_store import Store
+from queue_store import Store, trainer_with
 from ray_cluster import free_ports
 from torch import Tensor
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo import padding_utils
 
 from grpo_verl_ext.utils.measured import largest
-from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin import compose, wire
+from grpo_verl_ext.verl_plugin.mini_batch import plan as group_plan
 
 BETA, N, MINI_BATCH, EPOCHS = 0.3, 4, 4, 2
 GROUP_SIZES = [4, 4, 3, 4, 4, 1, 4, 2]
@@ -88,17 +88,13 @@ def composed(*overrides: str, algo: str = "gvpo") -> DictConfig:
     """A configuration with the sizes of this rollout."""
     if algo.startswith("gvpo"):
         overrides = (f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}", *overrides)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose(
-            "ppo_trainer",
-            overrides=[
-                *(f"+algo={algo}", "actor_rollout_ref.rollout.name=vllm"),
-                f"actor_rollout_ref.actor.ppo_mini_batch_size={MINI_BATCH}",
-                f"actor_rollout_ref.actor.ppo_epochs={EPOCHS}",
-                f"actor_rollout_ref.rollout.n={N}",
-                *overrides,
-            ],
-        )
+    return compose.composed([
+        *(f"+algo={algo}", "actor_rollout_ref.rollout.name=vllm"),
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={MINI_BATCH}",
+        f"actor_rollout_ref.actor.ppo_epochs={EPOCHS}",
+        f"actor_rollout_ref.rollout.n={N}",
+        *overrides,
+    ])  # fmt: skip
 
 
 def batch_for_workers(
@@ -117,35 +113,21 @@ def batch_for_workers(
         parts: of a training step, of which that is one.
         old_policy: seed of the model that computed them.
     """
-    from verl.trainer.ppo import padding_utils
-    from verl.trainer.ppo.v1 import trainer_base
-
-    from grpo_verl_ext.verl_plugin import trainer_modes
-    from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
-    from grpo_verl_ext.verl_plugin.mini_batch import plan as group_plan
-
     store = Store()
-    for module in (trainer_base, padding_utils, rollout_batch):
-        monkeypatch.setattr(module, "tq", store)
     # So that a row of padding is not longer than a response.
     monkeypatch.setattr(padding_utils, "SYNTHETIC_PADDING_SEQ_LEN", 8)
-    monkeypatch.setattr(group_plan, "PADDING_TOKENS", 8)
+    monkeypatch.setattr(group_plan, "_PADDING_TOKENS", 8)
     store.rows = rollout()
     config = composed(*overrides, algo=algo)
-    trainer = object.__new__(trainer_modes.GroupTrainerSync)
-    trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
-    trainer.parameter_sync_step = parts
-    trainer.local_trigger_step = local_trigger_step
-    trainer.tokenizer = SimpleNamespace(eos_token_id=0)
+    steps = {"parameter_sync_step": parts, "local_trigger_step": local_trigger_step}
+    trainer = trainer_with(monkeypatch, store, config, dp_size, **steps)
     handed_over: list[KVBatchMeta] = []
 
     def update_actor(batch: KVBatchMeta) -> dict[str, Any]:
         handed_over.append(batch)
         return {"metrics": {"mfu": [0.0]}}
 
-    trainer.actor_rollout_wg = SimpleNamespace(
-        _dispatch_info={"actor": list(range(dp_size))}, update_actor=update_actor
-    )
+    trainer.actor_rollout_wg.update_actor = update_actor
     keys = list(store.rows)
     tags = [{"seq_len": len(store.rows[key]["input_ids"])} for key in keys]
     metrics: dict[str, Any] = {}

@@ -2,34 +2,31 @@
 
 verl's agent-loop worker runs the package's agent loop, and the package's trainer calls verl's methods. Put in
 their places are: the inference server (`Server`), the rewards (a function), the actor's log-probs (a model),
-and TransferQueue (`Queue`).
+and TransferQueue (`queue_store.Store`).
 """
 
 import asyncio
 import functools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fsdp2_ranks
 import pandas
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
-from tensordict import NonTensorData, TensorDict
+from queue_store import Store
+from tensordict import TensorDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transfer_queue import KVBatchMeta
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import agent_loop_tq, trainer_base
-from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
-from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import preflight
 from grpo_verl_ext.verl_plugin import trainer_modes
@@ -73,44 +70,6 @@ def token_log_probs(model: torch.nn.Module, prompt: Sequence[int], response: Seq
     """log π of the tokens of a response: (T,)."""
     logits = model(torch.tensor([[*prompt, *response]])).logits[0].log_softmax(-1)
     return logits[len(prompt) - 1 : -1].gather(-1, torch.tensor(response).unsqueeze(-1)).squeeze(-1)
-
-
-class Queue:
-    """What agent-loop worker and trainer use of TransferQueue."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.tags: dict[str, dict[str, Any]] = {}
-
-    async def async_kv_put(self, key: str, partition_id: str, tag: Mapping[str, Any]) -> None:
-        self.tags.setdefault(key, {}).update(tag)
-
-    async def async_kv_batch_put(self, **given: Any) -> None:
-        self.kv_batch_put(**given)
-
-    def kv_batch_put(
-        self, keys: list[str], partition_id: str, fields: TensorDict | None = None, tags: Any = None
-    ) -> KVBatchMeta:
-        for i, key in enumerate(keys):
-            for name in fields.keys() if fields is not None else ():
-                value = fields.get(name)[i]
-                value = value.data if isinstance(value, NonTensorData) else value
-                self.rows.setdefault(key, {})[name] = value
-            if tags:
-                self.tags.setdefault(key, {}).update(tags[i])
-        return KVBatchMeta(
-            partition_id=partition_id, keys=list(keys), tags=[self.tags.get(key, {}) for key in keys]
-        )
-
-    def kv_batch_get(self, keys: list[str], partition_id: str, select_fields: Any = None) -> TensorDict:
-        rows = [self.rows[key] for key in keys]
-        names = [name for name in select_fields or rows[0] if all(name in row for row in rows)]
-        return fsdp2_ranks.batch_of([{name: row[name] for name in names} for row in rows], {})
-
-    def responses(self) -> KVBatchMeta:
-        """All rows that are responses, as verl's replay buffer hands them on."""
-        keys = list(self.rows)
-        return KVBatchMeta(partition_id="train", keys=keys, tags=[self.tags[key] for key in keys])
 
 
 class Server:
@@ -177,7 +136,7 @@ class Rollout:
         worker: type = AgentLoopWorker,
         **settings: Any,
     ) -> None:
-        self.queue = Queue()
+        self.queue = Store()
         for module in (trainer_base, padding_utils, rollout_batch, agent_loop_tq):
             monkeypatch.setattr(module, "tq", self.queue)
         self.config, self.tokenizer = training(folder, rows, algo, settings), small_tokenizer()
@@ -227,7 +186,7 @@ class Rollout:
         """One batch of prompts; its responses are in the queue afterwards."""
         self.queue.rows.clear()
         self.trainer._submit_batch_to_rollout(self.trainer._next_train_batch())
-        return self.queue.responses()
+        return self.queue.batch()
 
     def step(self) -> tuple[KVBatchMeta, dict[str, Any]]:
         """A training step up to what the workers are handed, and its metrics."""
@@ -292,33 +251,10 @@ def training(
     return config
 
 
-def rows_for_worker(queue: Queue, batch: KVBatchMeta) -> list[dict[str, Any]]:
+def rows_for_worker(queue: Store, batch: KVBatchMeta) -> list[dict[str, Any]]:
     """What a worker reads of the rows: tensors, and the prompt's id."""
     found = []
     for key in batch.keys:
         row = {name: value for name, value in queue.rows[key].items() if isinstance(value, torch.Tensor)}
         found.append({"uid": queue.rows[key]["uid"], **row})
     return found
-
-
-def run_rank(rank: int, folder: Path) -> None:
-    """Train once for each variant of ``job.pt``, in float64; rank 0 writes the parameters."""
-
-    def trained(
-        job: dict[str, Any],
-        variant: dict[str, Any],
-        rows: list[dict[str, Any]],
-        extra_info: dict[str, Any],
-    ) -> dict[str, Any]:
-        with fsdp2_ranks.in_precision("float64"):
-            worker = fsdp2_ranks.make_worker(job["model"], variant)
-            worker.reset()
-            worker.engine._autocast_dtype = torch.float32  # verl's name for no autocast
-            loss = variant.get("loss_function", ppo_loss)
-            worker.set_loss_fn(partial(loss, config=fsdp2_ranks.actor_config(job, variant)))
-            output = worker.train_mini_batch(fsdp2_ranks.batch_of(rows, extra_info))
-        return {
-            "parameters": fsdp2_ranks.parameters_of(worker), "metrics": tu.get(output, key="metrics"),
-        }  # fmt: skip
-
-    fsdp2_ranks.run_variants(trained, rank, folder)

@@ -23,8 +23,7 @@ def test_every_part_in_the_trainer_is_mixed_into_every_mode():
         "GoldResponseMixin",
         "TrainingRewardMixin",
         "StoredResponsesMixin",
-        "ProcessSupervisionMixin",
-        "SeveralRewardsMixin",
+        "OtherRewardsMixin",
     ]
     for mode in TRAINER_MODES:
         lineage = get_trainer_cls(mode).__mro__

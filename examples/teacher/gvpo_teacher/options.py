@@ -36,4 +36,4 @@ class TeacherOptions(Section):
 
 def options_of(algorithm: Any) -> TeacherOptions:
     """Return the section of verl's ``algorithm``, with its defaults where there is none."""
-    return getattr(Options.of_training(algorithm), "teacher", None) or TeacherOptions()
+    return getattr(Options.from_config(algorithm), "teacher", None) or TeacherOptions()

@@ -20,7 +20,7 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.batch.fields import are_responses, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
+from grpo_verl_ext.verl_plugin.rollout.checks import refuse_other_loop
 from grpo_verl_ext.verl_plugin.wire import Field
 from gvpo_teacher import distillation, text
 from gvpo_teacher.feature import READS_TEXT, has_teacher, teachers
@@ -64,7 +64,7 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         if has_teacher(self.config) and options.source == "recorded":
             _check_recorded(
                 self.train_dataset,
-                Options.of_training(self.config.algorithm).stored_responses.key,
+                Options.from_config(self.config.algorithm).stored_responses.key,
                 self.config.actor_rollout_ref.rollout.n,
             )
         if self._reads_text:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsdp2_ranks
 import pytest
 import stored_rollout
 import teachers
@@ -23,7 +24,6 @@ from stored_rollout import (
     Rollout,
     Server,
     rows_for_worker,
-    run_rank,
     small_model,
     small_tokenizer,
     token_log_probs,
@@ -186,9 +186,8 @@ def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any], batc
     job = {"model": str(folder / "model"), "n": 1, "beta": 1, "variants": variants, "batches": batches}
     torch.save(job, folder / "job.pt")
     (port,) = free_ports(1)
-    run_ranks(
-        run_rank, 1, folder, folder=folder, WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+    where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    run_ranks(fsdp2_ranks.run_rank, 1, folder, folder=folder, **where)
     models = {}
     for name, result in torch.load(folder / "result.pt", weights_only=False).items():
         models[name] = small_model()

@@ -1,6 +1,6 @@
 """What the features' trainers share: fields of a rollout batch, order of its rows, folder in a checkpoint.
 
-verl's trainer has the keys of the rows, and TransferQueue the rows.
+A batch is verl's KVBatchMeta: the trainer has the keys of the rows, and TransferQueue the rows.
 """
 
 from pathlib import Path
@@ -27,12 +27,7 @@ def are_responses(batch: Any) -> list[bool]:
 
 
 def were_sampled(batch: Any, rows: TensorDict) -> list[bool]:
-    """Return which rows are responses that the policy sampled: neither padding nor stored ones.
-
-    Args:
-        batch: verl's KVBatchMeta.
-        rows: the rows' ``extra_fields``.
-    """
+    """Return which rows, with these ``extra_fields``, are neither padding nor stored responses."""
     extra_fields = tu.get(rows, "extra_fields")
     return [
         is_response and not extra.get(Field.STORED_ORIGIN)
@@ -100,12 +95,7 @@ def data_parallel_size(worker_group: Any) -> int:
 
 
 def actor_folder(trainer: DictConfig, step: int) -> Path:
-    """Return the actor's folder in the checkpoint of a step; verl removes it with old checkpoints.
-
-    Args:
-        trainer: verl's section ``trainer``.
-        step: the training step, of the checkpoint to write or to resume from.
-    """
+    """Return the actor's folder in the checkpoint of a step; verl removes it with old checkpoints."""
     if trainer.resume_mode == "resume_path" and f"global_step_{step}" in trainer.resume_from_path:
         checkpoint = Path(trainer.resume_from_path)
     else:

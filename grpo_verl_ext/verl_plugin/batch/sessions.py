@@ -14,7 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,25 +27,17 @@ from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
 
 
-@dataclass(frozen=True)
-class RowRoles:
-    """The role of each row of a batch, (B,) each.
-
-    Attributes:
-        member: whether the row is a response: no padding, and the last output of its session.
-        last: int64, the row with the last output of its session.
-    """
+class RowRoles(NamedTuple):
+    """The role of each row of a batch, (B,) each."""
 
     member: Tensor
+    """Whether the row is a response: no padding, and the last output of its session."""
     last: Tensor
+    """int64, the row with the last output of its session."""
 
 
 def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> RowRoles:
-    """Return the roles of the current batch's rows, with prompt ids ``prompts``, for an estimator.
-
-    Raises:
-        ValueError: a session has several outputs, and the estimator refuses them or no keys are set.
-    """
+    """Return the roles of the current batch's rows, with prompt ids ``prompts``, for an estimator."""
     padding = torch.tensor([is_padding(prompt) for prompt in prompts], dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
     keys = ROW_KEYS.get()
@@ -73,11 +65,7 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
 
 
 def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str]) -> None:
-    """Refuse a session of several outputs where the record says why; others do as verl's ``grpo``.
-
-    Raises:
-        ValueError: names the session.
-    """
+    """Refuse a session of several outputs where the record says why; others do as verl's ``grpo``."""
     if record is None or not record.one_output:
         return
     key = ESTIMATOR if isinstance(record, Estimator) else LOSS
@@ -91,7 +79,16 @@ def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str])
 
 
 def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None:
-    keys = _keys_in_queue(prompts)
+    """Refuse sessions of several outputs under verl's own trainers; only the v1 ones have a queue."""
+    queue = sys.modules.get("transfer_queue")
+    if queue is None:
+        return
+    try:
+        queue.get_client()  # `kv_list` would create one
+    except AssertionError:
+        return
+    rows = queue.kv_list("train").get("train", {})
+    keys = [key for key in rows if key.count("_") >= 2 and key.rsplit("_", 2)[0] in prompts]
     refuse_several_outputs(estimator, keys)
     for session, outputs in _several(keys):
         raise ValueError(
@@ -100,22 +97,6 @@ def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None
             f"estimators which rows are one session; valid are trainer.v1.trainer_mode="
             f"{', '.join(TRAINER_MODES)}. Type: trainer.v1.trainer_mode=grpo_ext_sync"
         )
-
-
-def _keys_in_queue(prompts: set[object]) -> list[str]:
-    """Return the keys of these prompts' rows; none in a process without a queue.
-
-    Only verl's v1 trainers have a queue; with the others, agent loops return one output each.
-    """
-    queue = sys.modules.get("transfer_queue")
-    if queue is None:
-        return []
-    try:
-        queue.get_client()  # `kv_list` would create one
-    except AssertionError:
-        return []
-    rows = queue.kv_list("train").get("train", {})
-    return [key for key in rows if key.count("_") >= 2 and key.rsplit("_", 2)[0] in prompts]
 
 
 def _several(keys: Sequence[str]) -> list[tuple[str, int]]:

@@ -28,15 +28,12 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout."""
-        self._left_of_first_epoch = self._updates_of_an_epoch(data)
-        return super().train_mini_batch(data)
-
-    def _updates_of_an_epoch(self, data: TensorDict) -> int:
         number = tu.get(data, key="num_mini_batch", default=None)
-        if number is not None:
-            return int(number)
-        rows = data.shape[0] * self.engine.get_data_parallel_size()
-        return int(rows // tu.get(data, key="mini_batch_size"))
+        if number is None:
+            rows = data.shape[0] * self.engine.get_data_parallel_size()
+            number = rows // tu.get(data, key="mini_batch_size")
+        self._left_of_first_epoch = int(number)
+        return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update, with the metrics of whole prompts."""

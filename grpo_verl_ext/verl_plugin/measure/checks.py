@@ -1,9 +1,6 @@
-"""The records of the features that measure, and the checks of their settings before any rollout.
+"""The records of the features that measure, and the checks of their settings before any rollout."""
 
-They are the measurement of wanted responses, the metrics of training rewards, and the seeds of requests. The
-trainer checks the rows of the files.
-"""
-
+from functools import reduce
 from typing import Any
 
 from omegaconf import DictConfig
@@ -11,23 +8,14 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT
-from grpo_verl_ext.verl_plugin.batch.agent_names import check_loops_of_data
-from grpo_verl_ext.verl_plugin.config import (
-    AGENT_LOOPS,
-    GOLD_RESPONSES,
-    SEED_REQUESTS,
-    Options,
-)
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, GOLD_RESPONSES, SEED_REQUESTS, Options
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
+from grpo_verl_ext.verl_plugin.rollout.checks import check_loops_of_data
 
 
 def _check_gold_responses(config: DictConfig) -> None:
-    """Refuse files without what is measured, where this process sees them.
-
-    Raises:
-        SettingError: the first wrong setting.
-    """
+    """Refuse parquet files of this machine without what is measured; the trainer checks their rows."""
     options, key = Options.from_config(config.algorithm).gold_responses, f"{GOLD_RESPONSES}.files"
     if options is None or (config.data.get("custom_cls") or {}).get("path"):
         return  # a class of the user's may read anything
@@ -39,15 +27,11 @@ def _check_gold_responses(config: DictConfig) -> None:
         try:
             content = pyarrow.parquet.ParquetFile(file)
         except (pyarrow.ArrowException, OSError) as error:
-            raise SettingError(
-                key,
-                str(file),
-                why=f"that is not a readable parquet file ({error}); it was left in place",
-                fix=f"{key}=<another file>",
-            ) from error
+            why = f"that is not a readable parquet file ({error}); it was left in place"
+            raise SettingError(key, str(file), why=why, fix=f"{key}=<another file>") from error
         if content.metadata.num_rows == 0:
             raise SettingError(key, str(file), why="it has no row to measure", fix=f"{key}=<another file>")
-        if not _has_column(content.schema_arrow, options.response_key):
+        if reduce(_inside, options.response_key.split("."), content.schema_arrow) is None:
             raise SettingError(
                 f"{GOLD_RESPONSES}.response_key",
                 options.response_key,
@@ -57,22 +41,14 @@ def _check_gold_responses(config: DictConfig) -> None:
             )
 
 
-def _has_column(schema: Any, dotted: str) -> bool:
-    fields = schema
-    for name in dotted.split("."):
-        index = fields.get_field_index(name) if hasattr(fields, "get_field_index") else -1
-        if index < 0:
-            return False
-        fields = fields.field(index).type
-    return True
+def _inside(fields: Any, name: str) -> Any:
+    """Return the type of a column or of a field in one; None if there is none."""
+    index = fields.get_field_index(name) if hasattr(fields, "get_field_index") else -1
+    return None if index < 0 else fields.field(index).type
 
 
 def _check_seeds(config: DictConfig) -> None:
-    """Refuse data that ask for an agent loop which passes no seeds on.
-
-    Raises:
-        SettingError: names the loop.
-    """
+    """Refuse data that ask for an agent loop which passes no seeds on."""
     if Options.from_config(config.algorithm).seed_requests is not None:
         why = f"{SEED_REQUESTS} needs one that passes seeds on"
         check_loops_of_data(config, None, why, f"~{SEED_REQUESTS}")
@@ -96,9 +72,9 @@ _GOLD_MEASUREMENT = Feature(
     ),
     checks={"gold-responses": _check_gold_responses},
     done_by_trainer={"gold_responses.files": "measures them"},
-    trainer=".measure.gold_responses:GoldResponseMixin",
+    trainer=".measure.trainer:GoldResponseMixin",
 )
-_TRAINING_REWARDS = Feature(trainer=".measure.training_rewards:TrainingRewardMixin")
+_TRAINING_REWARDS = Feature(trainer=".measure.trainer:TrainingRewardMixin")
 _REQUEST_SEEDS = Feature(
     name="seeds",
     used=has_option("seed_requests"),

@@ -1,9 +1,8 @@
-"""Choose where a statistic of prompts or of the mini-batch comes from, by how verl will cut a rollout batch.
+"""Choose where a statistic of prompts or of the mini-batch comes from, and which row goes into which update.
 
 verl gives each of D ranks an equal share of a mini-batch and cuts it into micro-batches: of m rows each, in
-order, or, with dynamic batching, by a budget of tokens. Where the k rows of the statistic, a prompt's
-responses or the whole mini-batch, can meet in the training pass, it comes from that pass; else a forward pass
-before the update measures it. `choose` takes these k rows for a group:
+order, or, with dynamic batching, by a budget of tokens. `choose` takes the k rows of the statistic, a
+prompt's responses or the whole mini-batch, for a group:
 
 1. Dynamic batching, P prompts in a mini-batch: k consecutive rows stay together (verl's ``force_group_size``)
    if D divides P and k rows of the greatest length fit into the budget.
@@ -12,45 +11,49 @@ before the update measures it. `choose` takes these k rows for a group:
    k divides D·m.
 4. Else, on engines where the rest was not tested, and for a batch that does not fit (`Plan.misfit`): a
    forward pass.
+
+verl cuts a rollout batch into one equal contiguous share for each rank, and each share into equal contiguous
+mini-batches. The order of the rows therefore determines the rest: whole groups, balanced by length.
 """
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from omegaconf import DictConfig
+from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
 from grpo_verl_ext.catalogue import STATISTIC_ENGINES
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
-PADDING_TOKENS = 128
+_Rows = list[int]
+_PADDING_TOKENS = 128
 """Tokens of a row with which verl fills a batch."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How verl cuts the rows of a rollout batch.
-
-    Attributes:
-        engine: ``actor.strategy``.
-        ranks: D, data-parallel ranks.
-        group_size: k, rows that must meet: ``rollout.n``, or all of the mini-batch.
-        mini_batch: rows of a mini-batch on all ranks.
-        micro_batch: m, rows of a micro-batch on one rank; None with dynamic batching.
-        budget: tokens of a micro-batch on one rank, with dynamic batching.
-        longest: most tokens of a row.
-        of_prompts: whether k is a prompt's responses, and not the mini-batch.
-    """
+    """How verl cuts the rows of a rollout batch."""
 
     engine: str
+    """``actor.strategy``."""
     ranks: int
+    """D, data-parallel ranks."""
     group_size: int
+    """k, rows that must meet: ``rollout.n``, or all of the mini-batch."""
     mini_batch: int
+    """Rows of a mini-batch on all ranks."""
     micro_batch: int | None
+    """m, rows of a micro-batch on one rank; None with dynamic batching."""
     budget: int
+    """Tokens of a micro-batch on one rank, with dynamic batching."""
     longest: int
+    """Most tokens of a row."""
     of_prompts: bool = True
+    """Whether k is a prompt's responses, and not the mini-batch."""
 
     @property
     def rows(self) -> str:
@@ -72,34 +75,25 @@ class Cut:
             mini_batch=rows,
             micro_batch=None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu or 0,
             budget=(actor.ppo_max_token_len_per_gpu or 0) * sequence_parallel,
-            longest=max(rollout.prompt_length + rollout.response_length, PADDING_TOKENS),
+            longest=max(rollout.prompt_length + rollout.response_length, _PADDING_TOKENS),
             of_prompts=of_prompts,
         )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the statistic comes from, and what the order of the rows must do for it.
-
-    Attributes:
-        source: where the statistic comes from.
-        unit: this many consecutive rows hold whole groups: those of a rank (``MICRO_BATCH``), of all ranks'
-            micro-batches with the same number (``RANKS``), of a mini-batch (``FORWARD_PASS``).
-        reason: why, for the log.
-        longest: most tokens of a row, with dynamic batching; None if any.
-        units_per_micro_batch: of a rank, without dynamic batching.
-    """
+    """Where the statistic comes from, and what the order of the rows must do for it."""
 
     source: StatisticSource
     unit: int
+    """This many consecutive rows hold whole groups: those of a rank (``MICRO_BATCH``), of all ranks'
+    micro-batches with the same number (``RANKS``), of a mini-batch (``FORWARD_PASS``)."""
     reason: str
+    """Why, for the log."""
     longest: int | None = None
+    """Most tokens of a row, where dynamic batching must be told which rows stay together."""
     units_per_micro_batch: int = 1
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether dynamic batching must be told which rows stay together."""
-        return self.longest is not None
+    """Of a rank, without dynamic batching."""
 
     def misfit(self, largest_group: int, longest: int) -> str:
         """Return why a batch with such a group and row cannot follow the plan; "" if it can."""
@@ -166,15 +160,7 @@ def _fixed(cut: Cut, rows: int) -> Plan:
 
 def policy_moves(config: DictConfig) -> bool:
     """Whether an update may see another policy than that of the old log-probs."""
-    return several_updates(config) or not old_is_current(config)
-
-
-def old_is_current(config: DictConfig) -> bool:
-    """Whether the old log-probs of all rows are those of the policy before the first update on a rollout.
-
-    They are not in bypass mode.
-    """
-    return not setting(config, BYPASS)
+    return bool(several_updates(config) or setting(config, BYPASS))
 
 
 def several_updates(config: DictConfig) -> bool:
@@ -200,3 +186,87 @@ def parts_of_step_key(config: DictConfig) -> str:
     """Return the key of that number; not every trainer mode has it."""
     mode = str(setting(config, "trainer.v1.trainer_mode")).removeprefix("grpo_ext_")
     return f"trainer.v1.{mode}.parameter_sync_step"
+
+
+def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[_Rows]:
+    """Fill mini-batches of ``capacity`` rows with whole groups, each into the first where it fits.
+
+    Groups are taken in the order of their first row. Groups of equal size keep that order; smaller ones, with
+    failed sessions, fill gaps.
+    """
+    groups: dict[Hashable, _Rows] = {}
+    for row, group in enumerate(group_of_row):
+        groups.setdefault(group, []).append(row)
+    smallest = min(map(len, groups.values()), default=0)
+    mini_batches: list[_Rows] = []
+    with_room: list[_Rows] = []  # searching only these keeps equal groups linear in time
+    for group, rows in groups.items():
+        if len(rows) > capacity:
+            raise ValueError(
+                f"prompt {group} has {len(rows)} rows, more than the {capacity} of a mini-batch, which must "
+                f"hold whole groups. Type: actor_rollout_ref.actor.ppo_mini_batch_size=<more prompts>"
+            )
+        place = next((i for i, m in enumerate(with_room) if len(m) + len(rows) <= capacity), None)
+        if place is None:
+            place = len(with_room)
+            with_room.append([])
+            mini_batches.append(with_room[place])
+        with_room[place].extend(rows)
+        if len(with_room[place]) + smallest > capacity:
+            del with_room[place]
+    return mini_batches
+
+
+def filled(mini_batches: Sequence[_Rows], padding: Sequence[int], capacity: int) -> list[_Rows]:
+    """Fill every mini-batch up to ``capacity`` with padding rows; the rest form further mini-batches."""
+    unused = iter(padding)
+    full = [[*rows, *islice(unused, capacity - len(rows))] for rows in mini_batches]
+    left = list(unused)
+    return full + [left[start : start + capacity] for start in range(0, len(left), capacity)]
+
+
+def balanced_over_ranks(mini_batches: Sequence[_Rows], workload: Sequence[int], dp_size: int) -> list[_Rows]:
+    """Return for each rank its rows: of every mini-batch equally many, of about equal workload.
+
+    The heaviest part of a mini-batch goes to the rank with the least workload.
+    """
+    ranks: list[_Rows] = [[] for _ in range(dp_size)]
+    load = [0] * dp_size
+    for rows in mini_batches:
+        own = [workload[row] for row in rows]
+        parts = get_seqlen_balanced_partitions(own, k_partitions=dp_size, equal_size=True)
+        heaviest_first = sorted(parts, key=lambda part: -sum(own[i] for i in part))
+        lightest_first = sorted(range(dp_size), key=lambda rank: load[rank])
+        for rank, part in zip(lightest_first, heaviest_first, strict=True):
+            ranks[rank].extend(rows[i] for i in part)
+            load[rank] += sum(own[i] for i in part)
+    return ranks
+
+
+def blocks_over_ranks(
+    blocks: Sequence[_Rows], workload: Sequence[int], dp_size: int, per_mini_batch: int, per_micro_batch: int
+) -> list[_Rows]:
+    """Do the same with blocks of equally many rows, each of which stays together on one rank.
+
+    ``per_mini_batch`` counts the blocks on all ranks. Ranks run their micro-batches in step, so those of a
+    mini-batch come in the order of their workload.
+    """
+    work = [sum(workload[row] for row in block) for block in blocks]
+    every = range(len(blocks))
+    mini_batches = [list(every[start : start + per_mini_batch]) for start in every[::per_mini_batch]]
+
+    def heaviest_first(own: _Rows) -> _Rows:
+        micro_batches = [own[i : i + per_micro_batch] for i in range(0, len(own), per_micro_batch)]
+        micro_batches.sort(key=lambda numbers: -sum(work[number] for number in numbers))
+        return [number for numbers in micro_batches for number in numbers]
+
+    share = per_mini_batch // dp_size
+    return [
+        [
+            row
+            for start in range(0, len(rank), share)
+            for number in heaviest_first(rank[start : start + share])
+            for row in blocks[number]
+        ]
+        for rank in balanced_over_ranks(mini_batches, work, dp_size)
+    ]

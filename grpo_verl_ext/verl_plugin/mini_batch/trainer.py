@@ -21,17 +21,12 @@ from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.catalogue import MiniBatchStatistic
 from grpo_verl_ext.utils.console import say
+from grpo_verl_ext.utils.keys import BYPASS, setting
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import data_parallel_size, in_fixed_order, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
-from grpo_verl_ext.verl_plugin.mini_batch.packing import (
-    balanced_over_ranks,
-    blocks_over_ranks,
-    filled,
-    whole_groups,
-)
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, StatisticSource
 
 _SEEDS_OF_PART = 2**20
@@ -85,26 +80,26 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         """
         for record in (catalogue.estimator_of(self.config), catalogue.loss_of(self.config)):
             refuse_several_outputs(record, batch.keys)
-        if Options.of_training(self.config.algorithm).seed_requests is not None:
+        if Options.from_config(self.config.algorithm).seed_requests is not None:
             batch.reorder(in_fixed_order(batch))
         self._number_of = {key: number for number, key in enumerate(batch.keys)}
         dp_size, capacity = data_parallel_size(self.actor_rollout_wg), self._capacity
         plan = self._plan_of_batch = self._plan_for(batch)
-        units = whole_groups(prompt_ids(batch), plan.unit)
+        units = rows_plan.whole_groups(prompt_ids(batch), plan.unit)
         responses = len(batch)
         multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
         size = math.ceil(len(units) * plan.unit / multiple) * multiple
         batch = upsample_batch_to_divisible_size(batch, size, self.tokenizer.eos_token_id)
-        units = filled(units, range(responses, size), plan.unit)
+        units = rows_plan.filled(units, range(responses, size), plan.unit)
 
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         workload = calculate_workload(lengths).tolist()
         if plan.source is StatisticSource.MICRO_BATCH:
-            ranks = blocks_over_ranks(
+            ranks = rows_plan.blocks_over_ranks(
                 units, workload, dp_size, capacity // plan.unit, plan.units_per_micro_batch
             )
         else:
-            ranks = balanced_over_ranks(units, workload, dp_size)
+            ranks = rows_plan.balanced_over_ranks(units, workload, dp_size)
         batch.reorder([row for rank in ranks for row in rank])
         metrics.update(log_seqlen_unbalance(lengths.tolist(), ranks, logging_prefix))
         return batch
@@ -154,10 +149,10 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         batch.extra_info[wire.Field.STATISTIC_SOURCE] = plan.source.value
         part = self.global_steps * self.parameter_sync_step + self.local_trigger_step
         batch.extra_info[wire.Field.STATISTIC_SEED] = _SEEDS_OF_PART * part
-        if plan.is_dynamic:
+        if plan.longest is not None:
             batch.extra_info["force_group_size"] = plan.unit
         is_first = self.local_trigger_step == 0
-        batch.extra_info[wire.Field.OLD_IS_CURRENT] = is_first and rows_plan.old_is_current(self.config)
+        batch.extra_info[wire.Field.OLD_IS_CURRENT] = is_first and not setting(self.config, BYPASS)
         return super()._update_actor(batch, metrics)
 
 

@@ -63,15 +63,14 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update: the statistic, where the update itself does not give it, then verl's update."""
+        log_prob = None
         if self._measures(data):
             if self._old_is_current:
                 log_prob = data[wire.Field.OLD_LOG_PROBS].values()
             elif _source(data) is wire.StatisticSource.FORWARD_PASS:
                 log_prob = self._log_prob(data)
-            else:
-                log_prob = None
-            if log_prob is not None:
-                data[wire.Field.STATISTIC] = self._statistic(data, log_prob, over_ranks=True)
+        if log_prob is not None:
+            data[wire.Field.STATISTIC] = self._statistic(data, log_prob, over_ranks=True)
         output = super().train_batch(data)
         self._old_is_current = False
         self._update += 1
@@ -196,11 +195,7 @@ def _of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
 
 
 def check_statistic_engine(strategy: str) -> None:
-    """Refuse engines of verl on which the forward pass before an update was not tested.
-
-    Raises:
-        SettingError: ``strategy`` is not one of `STATISTIC_ENGINES`.
-    """
+    """Refuse engines of verl on which the forward pass before an update was not tested."""
     if strategy not in STATISTIC_ENGINES:
         key = f"{ACTOR}.strategy"
         raise SettingError(

@@ -1,9 +1,8 @@
 """Give each of several trainings on one Ray cluster a TransferQueue of its own.
 
 Patch of ``transfer_queue.interface``: its controller is an actor with a fixed name in a fixed namespace, so a
-cluster has only one. A second training, another job, would silently join the queue of the first: both would
-put samples into its partitions ``train`` and ``val`` and take the other's, and the first to end would stop
-the queue. No setting changes this. The patch is applied in trainings that set
+second training, another job, would silently join the queue of the first and take its samples, and the first
+to end would stop the queue. No setting changes this. The patch is applied in trainings that set
 ``algorithm.grpo_ext.own_queue``, which ``ablate`` sets for those that it submits to a cluster.
 """
 

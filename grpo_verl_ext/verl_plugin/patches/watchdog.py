@@ -1,17 +1,14 @@
 """Stop a training when a Ray actor or vLLM engine has died, or a reward model failed.
 
-**Actors.** Patch of ``PPOTrainer.fit``. verl does not restart actors. Where it waits for an answer of the
-dead actor itself, Ray raises, and verl ends with that error. Where the answer comes by another way (the
-responses of an agent loop's worker come through TransferQueue), verl waits forever. verl has no hook there.
+**Actors.** Patch of ``PPOTrainer.fit``, where verl has no hook. verl does not restart actors, and where their
+answer would come through TransferQueue, as the responses of an agent loop's worker do, it waits forever.
+While ``fit`` runs, a thread asks Ray which of the training's actors have died. If verl has not raised by
+itself `_VERL_SECONDS` later, ``fit`` raises `LostActorError`. What a process has reported
+(`wire.report_failure`) is raised likewise: verl would train on the other responses.
 
-While ``fit`` runs, a thread of the trainer's process asks Ray every `LOOK_SECONDS` which of the training's
-actors have died. If one has, and verl has not raised by itself `VERL_SECONDS` later, ``fit`` raises
-`LostActorError`, which names the actor. A reward process whose model fails reports that
-(`wire.report_failure`), and ``fit`` raises the error: verl would train on the other responses.
-
-**Engines.** Patch of ``vLLMHttpServer.run_server``. vLLM's own server ends with its engine. verl's server
-continues, fails every request, and the next update of the weights waits forever for the dead engine. The end
-of the server, an actor, is noticed by Ray, by verl and by the patch of ``fit``. verl has no hook there.
+**Engines.** Patch of ``vLLMHttpServer.run_server``, where verl has no hook. Other than vLLM's own, verl's
+server survives its engine, fails every request, and the next update of the weights waits forever. The end of
+the server, an actor, is noticed as above.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ from grpo_verl_ext.verl_plugin import wire
 
 LOOK_SECONDS = 5.0
 """Between two questions to Ray, and between two looks of a server at its engine."""
-VERL_SECONDS = 30.0
+_VERL_SECONDS = 30.0
 """Seconds for verl to raise its own error, which says more, and to end."""
 
-WATCHED_ACTORS = re.compile(
+_WATCHED_ACTORS = re.compile(
     r"(agent_loop_worker_|reward_loop_worker_|vllm_server_|sglang_server_|trtllm_server_|TransferQueue)"
     r"|.*WorkerDict_\d+:\d+$"
 )
@@ -76,7 +73,7 @@ def watched() -> Iterator[None]:
             raise KeyboardInterrupt
 
     try:
-        earlier = set(lost_actors())
+        earlier = set(_lost_actors())
         wire.forget_reported_failure()
         handler = signal.signal(signal.SIGUSR1, interrupt)
     except Exception as error:  # noqa: BLE001  # a training must not end because it cannot be watched
@@ -95,18 +92,15 @@ def watched() -> Iterator[None]:
             raise
         raise found[0] from None
     except Exception as error:
-        _raise_reported(error)
+        if (failed := wire.reported_failure()) is not None:
+            raise failed from error
         raise
     else:
-        _raise_reported()
+        if (failed := wire.reported_failure()) is not None:
+            raise failed
     finally:
         with sending:  # without its handler the signal would end the process
             signal.signal(signal.SIGUSR1, handler)
-
-
-def _raise_reported(consequence: Exception | None = None) -> None:
-    if (failed := wire.reported_failure()) is not None:
-        raise failed from consequence
 
 
 def _look(
@@ -116,12 +110,12 @@ def _look(
     while not done.wait(LOOK_SECONDS):
         try:
             failed = wire.reported_failure()
-            lost = [words for actor, words in lost_actors().items() if actor not in earlier]
+            lost = [words for actor, words in _lost_actors().items() if actor not in earlier]
         except Exception as error:  # noqa: BLE001  # as above
             _warn_unwatched(error)
             return
         if lost:
-            deadline = min(deadline, time.monotonic() + VERL_SECONDS)
+            deadline = min(deadline, time.monotonic() + _VERL_SECONDS)
         if failed is None and time.monotonic() < deadline:
             continue
         with sending:
@@ -142,7 +136,7 @@ def _warn_unwatched(error: Exception) -> None:
     )
 
 
-def lost_actors() -> dict[str, str]:
+def _lost_actors() -> dict[str, str]:
     """Return this job's actors, by id, that died other than by `ray.kill` or the loss of all references."""
     import ray
     from ray._private import state  # ray.util.state asks the dashboard, which may be off
@@ -151,16 +145,12 @@ def lost_actors() -> dict[str, str]:
     lost: dict[str, str] = {}
     for actor_id, actor in state.actors(job_id=job, actor_state_name="DEAD").items():
         cause = actor["DeathCause"].actor_died_error_context
-        if WATCHED_ACTORS.match(actor["Name"]) and cause.reason in (cause.WORKER_DIED, cause.NODE_DIED):
-            lost[actor_id] = _described(actor, cause.error_message)
+        if _WATCHED_ACTORS.match(actor["Name"]) and cause.reason in (cause.WORKER_DIED, cause.NODE_DIED):
+            lost[actor_id] = (
+                f"{actor['Name']} ({actor['ActorClassName']}, process {actor['Pid']} on "
+                f"{actor['Address']['IPAddress']}) died: {cause.error_message}"
+            )
     return lost
-
-
-def _described(actor: dict[str, Any], why: str) -> str:
-    return (
-        f"{actor['Name']} ({actor['ActorClassName']}, process {actor['Pid']} on "
-        f"{actor['Address']['IPAddress']}) died: {why}"
-    )
 
 
 def patch_vllm_server(vllm_async_server: Any) -> None:

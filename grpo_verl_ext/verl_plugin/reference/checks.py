@@ -9,17 +9,16 @@ from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
 
 _KEY = f"{SECTION}.ref_model_sync_steps"
+_MODEL, _REF = "actor_rollout_ref.model", "actor_rollout_ref.ref"
+_ADAPTER = "makes the reference the policy without its adapter, which nothing refreshes"
+_SHARDED = "shards the reference unlike the policy, so that no shard can follow it"
+_WITHOUT = Line(f"~{_KEY}")
 
 
 def _uses_refresh(config: DictConfig) -> bool:
     """Whether a training refreshes the reference, or says how much of the policy is mixed into it."""
     return has_option("ref_model_sync_steps")(config) or has_option("ref_model_mixup_alpha")(config)
 
-
-_MODEL, _REF = "actor_rollout_ref.model", "actor_rollout_ref.ref"
-_ADAPTER = "makes the reference the policy without its adapter, which nothing refreshes"
-_SHARDED = "shards the reference unlike the policy, so that no shard can follow it"
-_WITHOUT = Line(f"~{_KEY}")
 
 _REFERENCE_REFRESH = Feature(
     name="reference",

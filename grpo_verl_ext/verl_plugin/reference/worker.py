@@ -52,10 +52,7 @@ def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
     """Set every parameter of the reference to α · policy + (1 − α) · reference; α = 1 copies bit for bit.
 
     The mixture is computed in single precision or better, then rounded to the reference's dtype; either model
-    may be offloaded.
-
-    Raises:
-        ValueError: a model is sharded neither by FSDP1 nor by FSDP2, or the two are sharded differently.
+    may be offloaded. A ValueError names what is not sharded alike, or neither by FSDP1 nor by FSDP2.
     """
     for shard, target in _pairs(_shards(reference), _shards(policy), "in the policy", _AS_THE_ACTOR):
         wide = torch.promote_types(torch.promote_types(shard.dtype, target.dtype), torch.float32)

@@ -9,7 +9,7 @@ from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
-from grpo_verl_ext.verl_plugin.rollout.single_turn import SINGLE_TURN, VERLS_MANAGER
+from grpo_verl_ext.verl_plugin.rollout.checks import SINGLE_TURN, VERLS_MANAGER
 
 _KEY = f"{SECTION}.stored_responses"
 
@@ -62,5 +62,5 @@ _STORED_RESPONSES = Feature(
     ),
     checks={"stored-responses": _check_stored_responses},
     trainer=".stored.trainer:StoredResponsesMixin",
-    agent_loops={STORED_AGENT_LOOP: ".stored.rollout"},
+    agent_loops={STORED_AGENT_LOOP: ".rollout.agent_loops"},
 )

@@ -11,16 +11,27 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
+import pandas
 
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
 
 _SECTION = "algorithm.grpo_ext.stored_responses"
 _VALID = "a text, a list of token ids, or {token_ids, log_probs}"
+
+
+class StoredResponse(TypedDict):
+    """A response of T tokens, the end of turn included."""
+
+    token_ids: npt.NDArray[np.int32]
+    log_probs: npt.NDArray[np.float32] | None
+    """Of the tokens under the policy that wrote them, (T,); None: not known."""
+    step: int
+    """Training step in which it was sampled; 0 for one given with the data."""
 
 
 class _ResponseError(ValueError):
@@ -29,18 +40,19 @@ class _ResponseError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class GivenResponses:
-    """Reads and checks the responses of a prompt.
-
-    ``count`` of a prompt's samples are taken from them; ``end`` is the token that ends a text.
-    """
+    """Reads and checks the responses of a prompt."""
 
     key: str
+    """Name in ``extra_info``."""
     count: int
-    samples: int
+    """Of a prompt's samples so many are taken from the responses."""
     budget: int
+    """In tokens."""
     tokenizer: Any
     end: int | None
+    """The token that ends a text."""
     with_log_probs: bool
+    """Whether each must have log-probs."""
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
         """Return the first responses of a prompt, at most ``count``."""
@@ -49,8 +61,7 @@ class GivenResponses:
     def check(self, rows: Iterable[Mapping[str, Any]]) -> str:
         """Check the responses of all rows of the training data, and return in words how many there are.
 
-        Raises:
-            SettingError: the first response that cannot be trained on, by row; or no responses at all.
+        A SettingError names the first response that cannot be trained on; there must be one at least.
         """
         counts = [self._checked(number, row.get("extra_info")) for number, row in enumerate(rows)]
         if not any(counts):
@@ -83,11 +94,11 @@ class GivenResponses:
         return [] if responses is None else _listed(responses, "a list of responses, or null")
 
     def _read(self, given: Any) -> StoredResponse:
-        log_probs = None
+        log_probs = given.get("log_probs") if isinstance(given, Mapping) else None
         if isinstance(given, str):
             token_ids = self._tokens_of(given)
         elif isinstance(given, Mapping):
-            written, log_probs = given.get("token_ids"), given.get("log_probs")
+            written = given.get("token_ids")
             token_ids = [] if written is None else _listed(written, "{token_ids} with a list of numbers")
         else:
             token_ids = _listed(given, _VALID)
@@ -150,8 +161,8 @@ def _log_probs(given: object, tokens: int) -> Any:
     return log_probs
 
 
-HISTORY_FILE = "response_history.npz"
-"""Name of the file in the actor's folder of a checkpoint."""
+_HISTORY_FILE = "response_history.parquet"
+"""In the actor's folder of a checkpoint."""
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -192,48 +203,28 @@ class ResponseHistory:
 
     def save(self, folder: Path) -> None:
         """Write all responses to a file in the folder, atomically."""
-        rows = [(prompt, each) for prompt, responses in self._of_prompt.items() for each in responses]
+        rows = [{"prompt": prompt, **each} for prompt, own in self._of_prompt.items() for each in own]
         buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            prompts=np.array([prompt for prompt, _ in rows], dtype="S64"),
-            steps=np.array([each["step"] for _, each in rows], dtype=np.int64),
-            lengths=np.array([len(each["token_ids"]) for _, each in rows], dtype=np.int64),
-            token_ids=_joined((each["token_ids"] for _, each in rows), np.int32),
-            log_probs=_joined((each["log_probs"] for _, each in rows), np.float32),
-        )
+        pandas.DataFrame(rows, columns=["prompt", "token_ids", "log_probs", "step"]).to_parquet(buffer)
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / HISTORY_FILE, buffer.getvalue())
+        write_whole(folder / _HISTORY_FILE, buffer.getvalue())
 
     def load(self, folder: Path, known: set[str]) -> None:
-        """Read what `save` wrote.
-
-        Raises:
-            SettingError: there is no file, or it has a prompt that the data lack, whose ids are ``known``: to
-                continue would be another training.
-        """
-        file = folder / HISTORY_FILE
+        """Read what `save` wrote. All its prompts must be ``known``: else this is another training."""
+        file = folder / _HISTORY_FILE
         valid, start = "a checkpoint of this training with a history", "trainer.resume_mode=disable"
         if not file.is_file():
             raise _wrong_history(f"{file} does not exist", valid, start)
-        with np.load(file) as saved:
-            prompts = [prompt.decode() for prompt in saved["prompts"].tolist()]
-            ends = np.cumsum(saved["lengths"])[:-1]
-            token_ids = np.split(saved["token_ids"], ends)
-            log_probs = np.split(saved["log_probs"], ends)
-            steps = saved["steps"].tolist()
-        if unknown := set(prompts) - known:
+        rows = pandas.read_parquet(file).to_dict("records")
+        if unknown := {row["prompt"] for row in rows} - known:
             seen = f"{file} has responses to {len(unknown)} prompts that data.train_files does not have"
             raise _wrong_history(seen, valid, start)
         self._of_prompt = {}
-        # Split at no place, an empty array is still one part.
-        for prompt, ids, recorded, step in zip(prompts, token_ids, log_probs, steps, strict=False):
-            response = StoredResponse(token_ids=ids, log_probs=recorded, step=step)
-            self._of_prompt.setdefault(prompt, []).append(response)
-
-
-def _joined(arrays: Iterable[Any], dtype: Any) -> Any:
-    return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype)
+        for row in rows:
+            response = StoredResponse(
+                token_ids=row["token_ids"], log_probs=row["log_probs"], step=row["step"]
+            )
+            self._of_prompt.setdefault(row["prompt"], []).append(response)
 
 
 def _wrong_history(seen: str, valid: str, *more: str) -> SettingError:

@@ -12,12 +12,16 @@ from verl.utils.model import get_generation_config
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.end_tokens import end_of_response
-from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, nested
+from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, nested, were_sampled
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options, StoredResponsesOptions
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
-from grpo_verl_ext.verl_plugin.rollout.single_turn import refuse_other_loop
-from grpo_verl_ext.verl_plugin.stored.rollout import StoredResponse
-from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, prompt_id
+from grpo_verl_ext.verl_plugin.rollout.checks import refuse_other_loop
+from grpo_verl_ext.verl_plugin.stored.sources import (
+    GivenResponses,
+    ResponseHistory,
+    StoredResponse,
+    prompt_id,
+)
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -46,7 +50,6 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             self._given = GivenResponses(
                 key=options.key,
                 count=count,
-                samples=rollout.n,
                 budget=self.config.data.max_response_length,
                 tokenizer=self.tokenizer,
                 end=end_of_response(self.tokenizer, get_generation_config(model=model), template),
@@ -72,9 +75,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             prompts = [""] * len(found)
         else:
             return batch
-        stored = [
-            {"prompt": prompt, "responses": of_one} for prompt, of_one in zip(prompts, found, strict=True)
-        ]
+        stored = [{"prompt": prompt, "responses": own} for prompt, own in zip(prompts, found, strict=True)]
         tu.assign_non_tensor_stack(batch, Field.STORED_RESPONSES, stored)
         tu.assign_non_tensor_stack(batch, "agent_name", [STORED_AGENT_LOOP] * len(stored))
         return batch
@@ -86,26 +87,23 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             fields = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
             data = nested(batch, *fields, *[Field.STORED_RESPONSES] * (self._history is not None))
             metrics.update(_by_origin(data, are_responses(batch), self.global_steps))
-            self._keep_sampled(batch, data)
+            if self._history is not None:
+                self._keep_sampled(self._history, batch, data)
         return batch
 
-    def _keep_sampled(self, batch: Any, data: TensorDict) -> None:
+    def _keep_sampled(self, history: ResponseHistory, batch: Any, data: TensorDict) -> None:
         """Add the sampled responses to the history, sessions in order: rows are ordered by length."""
-        if self._history is None:
-            return
-        stored_for, extra_fields = tu.get(data, Field.STORED_RESPONSES), tu.get(data, "extra_fields")
+        stored_for, is_sampled = tu.get(data, Field.STORED_RESPONSES), were_sampled(batch, data)
         token_ids, log_probs = data["responses"].unbind(), data["old_log_probs"].unbind()
-        is_response = are_responses(batch)
         for row in sorted(range(len(batch.keys)), key=lambda row: int(batch.keys[row].rsplit("_", 2)[1])):
-            is_sampled = is_response[row] and extra_fields[row].get(Field.STORED_ORIGIN) is None
-            if is_sampled and len(token_ids[row]):
+            if is_sampled[row] and len(token_ids[row]):
                 response = StoredResponse(
                     token_ids=token_ids[row].int().numpy(),
                     log_probs=log_probs[row].float().numpy(),
                     step=self.global_steps,
                 )
-                self._history.add(stored_for[row]["prompt"], response)
-        self._history.forget(self.global_steps)
+                history.add(stored_for[row]["prompt"], response)
+        history.forget(self.global_steps)
 
     def _save_checkpoint(self) -> None:
         """Save the history beside the actor's shards, before verl's marker of a complete step."""
@@ -119,7 +117,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             self._history.load(actor_folder(self.config.trainer, self.global_steps), self._known_prompts)
 
     def _stored_options(self) -> StoredResponsesOptions | None:
-        return Options.of_training(self.config.algorithm).stored_responses
+        return Options.from_config(self.config.algorithm).stored_responses
 
 
 def _by_origin(data: TensorDict, is_response: Sequence[bool], step: int) -> dict[str, float]:

@@ -13,24 +13,20 @@ import numpy as np
 import pytest
 import ray
 import torch
-from hydra import compose, initialize_config_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from queue_store import Store
+from queue_store import Store, trainer_with
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto
-from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.core_algos import FixedKLController
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
-from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
-from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import is_padding, last_outputs
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, BatchSteps
 
 F64 = torch.float64
@@ -235,22 +231,12 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(rows: dict[str, fsdp2_ranks.Row], *overrides: str) -> dict[str, fsdp2_ranks.Row]:
         store = Store()
-        for module in (trainer_base, padding_utils, rollout_batch):
-            monkeypatch.setattr(module, "tq", store)
         store.rows = rows
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            config = compose(
-                "ppo_trainer",
-                overrides=[
-                    *("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.n=4"),
-                    *("actor_rollout_ref.actor.ppo_mini_batch_size=2", *overrides),
-                ],
-            )
-        trainer = object.__new__(trainer_modes.GroupTrainerSync)
-        trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
-        trainer.tokenizer = SimpleNamespace(eos_token_id=0)
-        trainer.kl_ctrl_in_reward = FixedKLController(0.03)
-        trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0]})
+        config = composed([
+            *("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.n=4"),
+            *("actor_rollout_ref.actor.ppo_mini_batch_size=2", *overrides),
+        ])  # fmt: skip
+        trainer = trainer_with(monkeypatch, store, config, kl_ctrl_in_reward=FixedKLController(0.03))
         keys = list(rows)
         batch = KVBatchMeta(partition_id="train", keys=keys, tags=[{"seq_len": 3} for _ in keys])
         batch = trainer._balance_batch(batch, {})

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsdp1_ranks
 import fsdp2_ranks
 import pytest
 import torch
@@ -165,6 +166,14 @@ def trained_by_the_formula(
     }
 
 
+def assert_equal(result: dict[str, Any], wanted: dict[str, Any], name: object) -> None:
+    """Gradients and losses of all updates."""
+    pairs = zip(result["gradients"], wanted["gradients"], strict=True)
+    errors = [relative_error(*pair) for pair in pairs]
+    assert largest(errors) <= 1e-12, (name, errors)
+    assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12), name
+
+
 MICRO_BATCH, RANKS = "micro-batch", "ranks"
 IN_THE_UPDATE = {
     1: {"fours": (4, MICRO_BATCH), "eights": (8, MICRO_BATCH), "dynamic": (None, MICRO_BATCH)},
@@ -211,12 +220,8 @@ def test_gradients_and_parameters_of_four_updates(
         )
     for name, result in trained(tmp_path, monkeypatch, dp_size, variants).items():
         wanted = anchored if variants[name]["anchor"] == "ref" else expected
-        errors = [
-            relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
-        ]
-        assert largest(errors) <= 1e-12, (name, errors)
+        assert_equal(result, wanted, name)
         assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10, name
-        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12), name
         metrics = result["metrics"]
         terms = zip(*(metrics[f"actor/gvpo_{term}_term"] for term in ("reward", "var", "cov")), strict=True)
         assert [sum(parts) for parts in terms] == pytest.approx(wanted["losses"], rel=1e-12), name
@@ -231,6 +236,20 @@ def test_gradients_and_parameters_of_four_updates(
         assert largest(metrics["actor/gvpo_weight_sum"]) <= 1e-6, name
         passes = 3 if variants[name]["source"] == BEFORE else 0
         assert result["forward_passes"] == passes, f"{name}: the first update never needs one"
+
+
+def test_losses_of_four_updates_under_fsdp1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    """verl's default engine; each loss is that of parameters that the updates before it made."""
+    variants = {"before": variant(2), "ranks": variant(2, RANKS), "micro-batch": variant(4, MICRO_BATCH)}
+    for result in trained(tmp_path, monkeypatch, 2, variants, fsdp1_ranks.run_rank).values():
+        assert result["engine"] == "OnHost", "an FSDP1 module"
+        metrics = result["metrics"]
+        assert metrics["actor/gvpo_loss"] == pytest.approx(expected["losses"], rel=1e-12)
+        assert metrics["actor/gvpo_drift"][0] == 0
+        assert all(drift > 1e-4 for drift in metrics["actor/gvpo_drift"][1:])
+        assert largest(metrics["actor/gvpo_weight_sum"]) <= 1e-6
 
 
 def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
@@ -265,11 +284,7 @@ def test_old_log_probs_of_another_policy(
             old_policy=other,
             anchor_policy=reference() if anchor == "ref" else None,
         )
-        errors = [
-            relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
-        ]
-        assert largest(errors) <= 1e-12, (anchor, errors)
-        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12), anchor
+        assert_equal(result, wanted, anchor)
         assert all(drift > 1e-4 for drift in result["metrics"]["actor/gvpo_drift"])
         for key in wanted["metrics"][0]:
             values = [update[key] for update in wanted["metrics"]]
@@ -283,11 +298,7 @@ def test_without_one_of_the_terms(
     variants = {terms: variant(2, terms=terms) for terms in gvpo_terms.ABLATED_LOSSES}
     for terms, result in trained(tmp_path, monkeypatch, 2, variants).items():
         wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), terms)
-        errors = [
-            relative_error(*pair) for pair in zip(result["gradients"], wanted["gradients"], strict=True)
-        ]
-        assert largest(errors) <= 1e-12, (terms, errors)
-        assert result["metrics"]["actor/gvpo_loss"] == pytest.approx(wanted["losses"], rel=1e-12)
+        assert_equal(result, wanted, terms)
         whole = relative_error(result["gradients"][0], expected["gradients"][0])
         assert whole > 0.01, f"{terms} is another loss"
 
@@ -426,9 +437,7 @@ def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: 
         missing, unknown = model.load_state_dict(result["start"], strict=False)
         assert (missing, unknown) == (["base_model.model.embed_out.weight"], []), "tied to the embedding"
         wanted = trained_by_the_formula(model)
-        gradients = zip(result["gradients"], wanted["gradients"], strict=True)
-        errors = [relative_error(*pair) for pair in gradients]
-        assert largest(errors) <= 1e-12, errors
+        assert_equal(result, wanted, "LoRA")
         assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10
         assert all(drift > 1e-5 for drift in result["metrics"]["actor/gvpo_drift"][1:])
         ends = result["parameters"].items()
@@ -481,35 +490,15 @@ def test_deviations_of_log_probs_from_the_mean_of_their_prompt(monkeypatch: pyte
     worker = object.__new__(GroupTrainingWorker)
     worker._config = SimpleNamespace(policy_loss={})
     elsewhere = {OLD: -1.0, REF: -6.0}
+    names = ("group_index", "group_size", OLD, REF, "response_mask")
     rows = [
-        {
-            "group_index": 0,
-            "group_size": 3,
-            OLD: [-2.0, -1.0],
-            REF: [-4.0, 0.0],
-            "response_mask": [1, 1],
-        },
-        {
-            "group_index": 0,
-            "group_size": 3,
-            OLD: [-5.0, 9.0],
-            REF: [-2.0, 9.0],
-            "response_mask": [1, 0],
-        },
-        {
-            "group_index": 1,
-            "group_size": 1,
-            OLD: [-7.0],
-            REF: [-3.0],
-            "response_mask": [1],
-        },
-        {
-            "group_index": 1,
-            "group_size": 1,
-            OLD: [-8.0],
-            REF: [-8.0],
-            "response_mask": [0],
-        },
+        dict(zip(names, row, strict=True))
+        for row in (
+            (0, 3, [-2.0, -1.0], [-4.0, 0.0], [1, 1]),
+            (0, 3, [-5.0, 9.0], [-2.0, 9.0], [1, 0]),
+            (1, 1, [-7.0], [-3.0], [1]),
+            (1, 1, [-8.0], [-8.0], [0]),
+        )
     ]
     batch = fsdp2_ranks.batch_of(
         [{name: torch.tensor(value) for name, value in row.items()} for row in rows],

@@ -4,19 +4,19 @@ import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
-import gold_ranks
+import fsdp2_ranks
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
-from queue_store import Store
+from queue_store import Store, trainer_with
 from ray_cluster import free_ports
-from tensordict import TensorDict
 from test_request_seeds import Server
 from torch import Tensor
 from transfer_queue import KVBatchMeta
@@ -30,17 +30,10 @@ from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_problems
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.measure import gold_responses
-from grpo_verl_ext.verl_plugin.measure.gold_responses import GoldRow, read_rows
-from grpo_verl_ext.verl_plugin.measure.training_rewards import (
-    means,
-    reported_of_sampled,
-    right_by_other_responses,
-    stds_by_source,
-)
+from grpo_verl_ext.verl_plugin.measure import trainer as measure
+from grpo_verl_ext.verl_plugin.measure.trainer import GoldRow
 from grpo_verl_ext.verl_plugin.wire import Field
 
 PROBLEMS = [(3, 4), (1, 2, 9), (7, 7, 7, 7), (0, 5), (9, 9, 9)]
@@ -78,7 +71,7 @@ def changed(plain: DictConfig, **changes: object) -> DictConfig:
 def rows_of(config: DictConfig) -> list[GoldRow]:
     options = Options.from_config(config.algorithm).gold_responses
     assert options is not None
-    return read_rows(options, config)
+    return measure._read_rows(options, config)
 
 
 class TestRows:
@@ -163,11 +156,11 @@ class TestRows:
     def test_a_file_without_a_row_and_a_model_of_images_are_named(
         self, plain: DictConfig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(gold_responses, "create_rl_dataset", lambda *_, **__: [])
+        monkeypatch.setattr(measure, "create_rl_dataset", lambda *_, **__: [])
         with pytest.raises(SettingError, match=rf"{SECTION}\.files is .*, but there is no row to measure"):
             rows_of(plain)
         model = SimpleNamespace(processor=object())
-        monkeypatch.setattr(gold_responses, "omega_conf_to_dataclass", lambda _: model)
+        monkeypatch.setattr(measure, "omega_conf_to_dataclass", lambda _: model)
         with pytest.raises(SettingError, match=rf"model\.path is .*, but it takes more .* Type: ~{SECTION}"):
             rows_of(plain)
 
@@ -180,29 +173,7 @@ def log_probs_of(model: torch.nn.Module, gold: GoldRow, temperature: float) -> T
     return log_p.gather(-1, torch.tensor(gold.response_ids).unsqueeze(-1)).squeeze(-1)
 
 
-class Queue(Store):
-    """With partitions, and the clearing of rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cleared: list[str] = []
-
-    def kv_clear(self, keys: list[str], partition_id: str) -> None:
-        for key in keys:
-            del self.rows[key]
-        self.cleared.append(partition_id)
-
-    def kv_batch_put(self, keys: list[str], partition_id: str, **what: Any) -> KVBatchMeta:
-        """Non-tensor fields come back as what they were."""
-        fields: TensorDict = what.pop("fields")
-        (others,) = [[{}] * len(keys)] if "multi_modal_inputs" in fields else [None]
-        batch = super().kv_batch_put(keys, partition_id, fields=fields.exclude("multi_modal_inputs"), **what)
-        for key, other in zip(keys, others or [], strict=False):
-            self.rows[key]["multi_modal_inputs"] = other
-        return batch
-
-
-Compute = Callable[[Queue, KVBatchMeta], None]
+Compute = Callable[[Store, KVBatchMeta], None]
 
 
 @pytest.fixture
@@ -210,22 +181,24 @@ def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A trainer's step around verl's own: its metrics, timings and queue."""
 
     def run(
-        compute: Compute, reports: Any = ({},), step: int = 1, ranks: int = 1, **changes: Any
+        compute: Compute,
+        reports: Any = ({},),
+        step: int = 1,
+        ranks: int = 1,
+        stored: tuple[str, ...] = (),
+        **changes: Any,
     ) -> SimpleNamespace:
-        queue = Queue()
-        monkeypatch.setattr(rollout_batch, "tq", queue)
+        queue = Store()
         monkeypatch.setattr(PPOTrainer, "_init_dataloader", lambda _: None)
         keys = [f"p_{number}_0" for number in range(len(reports))]
         for key, extra in zip(keys, reports, strict=True):
-            queue.rows[key] = {"extra_fields": {"reward_extra_info": extra} if extra else {}}
+            origin = {Field.STORED_ORIGIN: {"log_probs": None}} if key in stored else {}
+            queue.rows[key] = {"extra_fields": origin | ({"reward_extra_info": extra} if extra else {})}
         tags = [{"is_padding": False} for _ in keys]
         batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
         monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
-        trainer = object.__new__(trainer_modes.GroupTrainerSync)
-        trainer.config, trainer.global_steps = changed(plain, **changes), step
-        trainer.actor_rollout_wg = SimpleNamespace(
-            _dispatch_info={"actor": [*range(ranks)]}, compute_log_prob=lambda batch: compute(queue, batch)
-        )
+        trainer = trainer_with(monkeypatch, queue, changed(plain, **changes), ranks, global_steps=step)
+        trainer.actor_rollout_wg.compute_log_prob = lambda batch: compute(queue, batch)
         trainer._init_dataloader()
         metrics: dict[str, Any] = {}
         timing: dict[str, float] = {}
@@ -238,7 +211,7 @@ def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
 def computed_by(model: torch.nn.Module, asked: list[KVBatchMeta] | None = None) -> Compute:
     """What an actor writes back: log p of the next token at each, something else behind the last."""
 
-    def compute(queue: Queue, batch: KVBatchMeta) -> None:
+    def compute(queue: Store, batch: KVBatchMeta) -> None:
         if asked is not None:
             asked.append(batch)
         for key in batch.keys:
@@ -251,7 +224,7 @@ def computed_by(model: torch.nn.Module, asked: list[KVBatchMeta] | None = None) 
     return compute
 
 
-def likely(queue: Queue, batch: KVBatchMeta) -> None:
+def likely(queue: Store, batch: KVBatchMeta) -> None:
     """An actor under which every response has the probability 1/2."""
     for key in batch.keys:
         fields = queue.rows[key]
@@ -276,18 +249,24 @@ def test_probabilities_of_what_verls_worker_computes(
 ) -> None:
     """Two ranks of verl's FSDP2 engine with micro-batches of two; five rows are filled up to eight."""
 
-    def compute(queue: Queue, batch: KVBatchMeta) -> None:
+    def compute(queue: Store, batch: KVBatchMeta) -> None:
         assert len(batch) == 8
         names = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
         parts = [
             [{name: queue.rows[key][name] for name in names} for key in part.keys] for part in batch.chunk(2)
         ]
-        job = {"model": str(policy), "micro_batch": 2, "ranks": parts}
-        torch.save(job | {"extra_info": batch.extra_info}, tmp_path / "job.pt")
+        variant = {
+            "dtype": "single", "micro_batch": 2, "worker": "verl", "gradient_checkpointing": False,
+            "lora_rank": 0,
+        }  # fmt: skip
+        rows = {"gold": {"ranks": parts, "extra_info": batch.extra_info}}
+        torch.save(
+            {"model": str(policy), "variants": {"gold": variant}, "batches": rows}, tmp_path / "job.pt"
+        )
         (port,) = free_ports(1)
         where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        run_ranks(gold_ranks.run_rank, 2, tmp_path, folder=tmp_path, **where)
-        found = [row for rank in range(2) for row in torch.load(tmp_path / f"rank-{rank}.pt")]
+        run_ranks(fsdp2_ranks.run_inference, 2, tmp_path, folder=tmp_path, **where)
+        found = torch.load(tmp_path / "result.pt")["gold"]
         for key, log_probs in zip(batch.keys, found, strict=True):
             queue.rows[key]["log_probs"] = log_probs
 
@@ -343,12 +322,14 @@ class TestStep:
             {"score": 2.8, "acc": 1.0, "gold": 0.0},
             {"score": 0.8, "acc": 0.0, "gold": 0.0},
             {"score": 0.0, "acc": 0.0, "gold": 0.0},
+            {"acc": 1.0, "gold": 0.0},  # stored, so that the policy has not sampled it
+            {"acc": 1.0},
         ]
-        found = stepped(likely, reports)
+        found = stepped(likely, reports, stored=("p_4_0",))
         assert found.metrics["gold_response/probability"] == pytest.approx(0.5, rel=1e-6)
         assert found.metrics["gold_response/right"] == pytest.approx(0.75, rel=1e-6)
-        assert found.metrics["training_reward/acc"] == 0.5
-        assert found.metrics["training_reward/gold"] == 0.25
+        assert found.metrics["training_reward/acc"] == pytest.approx(4 / 6)
+        assert found.metrics["training_reward/gold"] == pytest.approx(1 / 5)
         assert found.metrics["training_reward/score"] == pytest.approx(1.6)
 
     def test_where_the_reward_does_not_say_it_no_share_is_made_up(
@@ -365,33 +346,22 @@ class TestTrainingRewards:
             {"acc": True, "score": 1, "length": np.float32(3.0), "text": "a", "steps": [1.0], "none": None},
             {"acc": np.bool_(False), "score": 0.5, "extra": 7},
         ]
-        assert means(reports) == {"acc": 0.5, "score": 0.75, "length": 3.0, "extra": 7.0}
-        assert means([]) == {}
-
-    def test_the_share_is_of_the_reports_that_know_both(self) -> None:
-        assert (
-            right_by_other_responses([{"acc": 1.0, "gold": 0.0}, {"acc": 1.0, "gold": 1.0}, {"acc": 1.0}])
-            == 0.5
-        )
-        assert right_by_other_responses([{"acc": 1.0}, {}]) is None
+        assert measure._by_key(fmean, reports) == {"acc": 0.5, "score": 0.75, "length": 3.0, "extra": 7.0}
+        assert measure._by_key(fmean, []) == {}
 
     def test_padding_and_all_but_the_last_output_of_a_session_are_left_out(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        queue = Queue()
-        monkeypatch.setattr(rollout_batch, "tq", queue)
+        queue = Store()
         scores = {"a_0_0": 5.0, "a_0_1": 1.0, "a_1_0": 0.0, "b_0_0": 5.0, "b_1_0": 2.0, "pad_0_0": 9.0}
         for key, score in scores.items():
             queue.rows[key] = {"extra_fields": {"reward_extra_info": {"score": score}}}
         tags = [{"is_padding": key.startswith("pad")} for key in scores]
         batch = KVBatchMeta(partition_id="train", keys=[*scores], tags=tags)
         monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
-        trainer = object.__new__(trainer_modes.GroupTrainerSync)
-        trainer.config = OmegaConf.create({"algorithm": {}})
+        trainer = trainer_with(monkeypatch, queue, OmegaConf.create({"algorithm": {}}))
         metrics: dict[str, Any] = {}
         trainer.step(metrics, {})
-        queue.rows["b_1_0"]["extra_fields"][Field.STORED_ORIGIN] = {"log_probs": None}
-        assert [report["score"] for report in reported_of_sampled(batch)] == [1.0, 0.0, 5.0]
         # of 1, 0 and 5, 2: mean 2, squared deviations 1, 4 and 9, 0; within prompts 0.5 and 1.5
         assert metrics == {
             "training_reward/score": 2.0,
@@ -422,7 +392,7 @@ class TestTrainingRewards:
     def test_a_key_that_verl_has_mixed_with_the_score_is_left_out(self) -> None:
         """As where a reward function reports ``reward`` itself: verl appends both to one list."""
         values = {"reward": [1.0, 7.0, 3.0, 9.0], "score": [1.0, 3.0]}
-        assert stds_by_source(["a", "a"], values) == {"a/score": 1.0}
+        assert measure._stds_by_source(["a", "a"], values) == {"a/score": 1.0}
 
 
 class TestRefused:

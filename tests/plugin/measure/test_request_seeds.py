@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import permutations, product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
-from queue_store import Store
+from queue_store import Store, trainer_with
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
-from verl.trainer.ppo import padding_utils
-from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.measure.request_seeds import SeededServer, request_seed
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import ExtendedSingleTurnAgentLoop, ExtendedToolAgentLoop
+from grpo_verl_ext.verl_plugin.rollout import agent_loops
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import (
+    ExtendedSingleTurnAgentLoop,
+    ExtendedToolAgentLoop,
+    SeededServer,
+)
 
 TOKENIZER = build_tokenizer()
 OPTION = "algorithm.grpo_ext.seed_requests"
@@ -45,11 +45,14 @@ arguments = st.fixed_dictionaries(
 @given(arguments, arguments)
 @repeatable
 def test_equal_seeds_are_of_equal_requests(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert (request_seed(**one) == request_seed(**other)) == (one == other)
+    assert (agent_loops._request_seed(**one) == agent_loops._request_seed(**other)) == (one == other)
 
 
 def test_a_seed_is_one_that_torch_and_vllm_take() -> None:
-    seeds = [request_seed(1, step=step, index=0, session=0, turn=0, prompt_ids=[1, 2]) for step in range(200)]
+    seeds = [
+        agent_loops._request_seed(1, step=step, index=0, session=0, turn=0, prompt_ids=[1, 2])
+        for step in range(200)
+    ]
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**62 > min(seeds), "all 63 bits are used"
     torch.Generator().manual_seed(max(seeds))
@@ -57,8 +60,8 @@ def test_a_seed_is_one_that_torch_and_vllm_take() -> None:
 
 def test_numpys_numbers_are_numbers() -> None:
     """verl's rows have both."""
-    plain = request_seed(1, step=2, index=3, session=4, turn=0, prompt_ids=[5])
-    found = request_seed(
+    plain = agent_loops._request_seed(1, step=2, index=3, session=4, turn=0, prompt_ids=[5])
+    found = agent_loops._request_seed(
         1, step=np.int64(2), index=np.int64(3), session=np.int64(4), turn=0, prompt_ids=np.array([5])
     )
     assert found == plain
@@ -167,18 +170,12 @@ ROWS = {
 def balanced(monkeypatch: pytest.MonkeyPatch, config: DictConfig, keys: tuple[str, ...]) -> list[str]:
     """Keys of the batch as it is handed to the workers, without padding."""
     store = Store()
-    for module in (trainer_base, padding_utils, rollout_batch):
-        monkeypatch.setattr(module, "tq", store)
     for key in keys:
         index, prompt = ROWS[key]
         store.rows[key] = {
             "uid": key[0], "index": index, "prompts": torch.tensor(prompt), "responses": torch.tensor([1]),
         }  # fmt: skip
-    trainer = object.__new__(trainer_modes.GroupTrainerSync)
-    trainer.config = config
-    trainer.global_steps, trainer.use_critic = 1, False
-    trainer.tokenizer = SimpleNamespace(eos_token_id=0)
-    trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0]})
+    trainer = trainer_with(monkeypatch, store, config)
     tags = [{"seq_len": 3} for _ in keys]
     batch = trainer._balance_batch(KVBatchMeta(partition_id="train", keys=[*keys], tags=tags), {})
     return [key for key in batch.keys if not key.startswith("pad")]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from grpo_verl_ext.verl_plugin.mini_batch.packing import (
+from grpo_verl_ext.verl_plugin.mini_batch.plan import (
     balanced_over_ranks,
     blocks_over_ranks,
     filled,

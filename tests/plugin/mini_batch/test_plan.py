@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
@@ -14,13 +13,17 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
-from grpo_verl_ext.verl_plugin.mini_batch.packing import (
+from grpo_verl_ext.verl_plugin import compose
+from grpo_verl_ext.verl_plugin.mini_batch.plan import (
+    Cut,
+    Plan,
     balanced_over_ranks,
     blocks_over_ranks,
+    choose,
     filled,
+    policy_moves,
     whole_groups,
 )
-from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose, policy_moves
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 ACTOR = "actor_rollout_ref.actor"
@@ -69,7 +72,7 @@ def test_the_plan(cut: Cut, source: StatisticSource, unit: int, reason: str) -> 
     assert (plan.source, plan.unit) == (source, unit)
     assert reason in plan.reason
     assert plan.units_per_micro_batch == (2 if "=8 holds" in reason else 1)
-    assert plan.is_dynamic == (source is MICRO_BATCH and cut.micro_batch is None)
+    assert (plan.longest is not None) == (source is MICRO_BATCH and cut.micro_batch is None)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +95,7 @@ def test_a_batch_that_does_not_fit_its_plan(cut: Cut, largest_group: int, longes
 
 
 def composed(*overrides: str) -> DictConfig:
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose(
-            "ppo_trainer", overrides=["+algo=gvpo", "actor_rollout_ref.rollout.name=vllm", *overrides]
-        )
+    return compose.composed(["+algo=gvpo", "actor_rollout_ref.rollout.name=vllm", *overrides])
 
 
 SIZES = (
@@ -156,7 +156,7 @@ def micro_batches(rows: list[int], lengths: list[int], plan: Plan, cut: Cut) -> 
         batch_size=len(rows),
     )
     told: dict[str, Any] = {"use_dynamic_bsz": cut.micro_batch is None, "max_token_len_per_gpu": cut.budget}
-    if plan.is_dynamic:
+    if plan.longest is not None:
         told["force_group_size"] = plan.unit
     tu.assign_non_tensor(data, micro_batch_size_per_gpu=cut.micro_batch, **told)
     return [each["row"].tolist() for each in prepare_micro_batches(data)[0]]

@@ -8,7 +8,7 @@ import pytest
 from processes import Python
 
 from grpo_verl_ext.verl_plugin.patches import watchdog
-from grpo_verl_ext.verl_plugin.patches.watchdog import WATCHED_ACTORS, LostActorError
+from grpo_verl_ext.verl_plugin.patches.watchdog import LostActorError
 
 DRIVER = """
 import os, signal, sys
@@ -30,7 +30,7 @@ def started(name):
 class TaskRunner:
     # As verl's: owns the other actors, and waits for one of them in its main thread.
     def run(self, killed):
-        watchdog.LOOK_SECONDS, watchdog.VERL_SECONDS = 0.5, 1.0
+        watchdog.LOOK_SECONDS, watchdog._VERL_SECONDS = 0.5, 1.0
         trainer = Worker.remote()
         asked, _ = started("agent_loop_worker_0_asked" + killed)
         users, users_pid = started("sandbox" + killed)
@@ -97,7 +97,7 @@ def test_where_ray_cannot_be_asked_the_training_runs_and_one_warning_says_so(
     def moved() -> dict[str, str]:
         raise ImportError("cannot import name 'state'")
 
-    monkeypatch.setattr(watchdog, "lost_actors", moved)
+    monkeypatch.setattr(watchdog, "_lost_actors", moved)
     with watchdog.watched():
         print("trained")
     said = capsys.readouterr()
@@ -119,7 +119,7 @@ def test_where_ray_cannot_be_asked_the_training_runs_and_one_warning_says_so(
     ],
 )
 def test_parts_by_name(name: str, is_part: bool) -> None:
-    assert bool(WATCHED_ACTORS.match(name)) is is_part
+    assert bool(watchdog._WATCHED_ACTORS.match(name)) is is_part
 
 
 ENGINE = """
@@ -161,7 +161,7 @@ def test_a_training_that_has_ended_meanwhile_gets_no_signal(monkeypatch: pytest.
         return RuntimeError("late")
 
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0)
-    monkeypatch.setattr(watchdog, "lost_actors", dict)
+    monkeypatch.setattr(watchdog, "_lost_actors", dict)
     monkeypatch.setattr(watchdog.wire, "reported_failure", reported)
     monkeypatch.setattr(watchdog.signal, "pthread_kill", lambda *which: sent.append(which))
     watchdog._look(set(), done, threading.Lock(), found)
@@ -175,7 +175,7 @@ def test_a_lost_server_is_told_by_what_its_agent_loop_reports_afterwards(
     told = [None, RuntimeError("no log-probs in 3 attempts")]
     found: list[RuntimeError] = []
     monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0)
-    monkeypatch.setattr(watchdog, "lost_actors", lambda: {"1": "vllm_server_0 died."})
+    monkeypatch.setattr(watchdog, "_lost_actors", lambda: {"1": "vllm_server_0 died."})
     monkeypatch.setattr(watchdog.wire, "reported_failure", lambda: told.pop(0))
     monkeypatch.setattr(watchdog.signal, "pthread_kill", lambda *which: None)
     watchdog._look(set(), threading.Event(), threading.Lock(), found)
@@ -183,7 +183,7 @@ def test_a_lost_server_is_told_by_what_its_agent_loop_reports_afterwards(
 
 
 def test_what_was_reported_is_the_cause_of_any_error_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "lost_actors", dict)
+    monkeypatch.setattr(watchdog, "_lost_actors", dict)
     monkeypatch.setattr(watchdog.wire, "forget_reported_failure", lambda: None)
     monkeypatch.setattr(watchdog.wire, "reported_failure", lambda: RuntimeError("the server is gone"))
     with pytest.raises(RuntimeError, match="the server is gone"), watchdog.watched():

@@ -67,7 +67,7 @@ def test_it_says_on_top_what_was_not_run(script: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Disabled critic")  # verl says so for every algorithm but PPO
 class TestTrainings:
     @pytest.mark.parametrize(("task", "algo"), TRAININGS)
-    def test_verl_accepts_it_at_every_size(
+    def test_verl_accepts_it_at_every_size_as_the_algorithm_on_the_task(
         self, task: str, algo: str, started: Started, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("VERL_PLATFORM", "nvidia")  # as on a machine with GPUs
@@ -79,22 +79,6 @@ class TestTrainings:
             assert list(preflight.warnings(config)) == []
             validate_config(config, need_reference_policy(config), need_critic(config))
             assert_that_verls_workers_would_accept(config, ranks=gpus * nodes)
-
-    @pytest.mark.parametrize("algo", NAMED_ALONE)
-    def test_verl_accepts_the_embedded_task_on_one_gpu(
-        self, algo: str, started: Started, embedded: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("VERL_PLATFORM", "nvidia")
-        config = configured(started("chain_sum.sh", f"task.folder={embedded}", ALGO=algo))
-        preflight.check_training(config)
-        assert list(preflight.warnings(config)) == []
-        validate_config(config, need_reference_policy(config), need_critic(config))
-        assert_that_verls_workers_would_accept(config, ranks=1)
-        assert (config.task.name, config.algorithm.adv_estimator) == ("chain_sum", ESTIMATORS[algo])
-
-    @pytest.mark.parametrize(("task", "algo"), TRAININGS)
-    def test_it_is_the_algorithm_on_the_task(self, task: str, algo: str, started: Started) -> None:
-        config = configured(started(f"{task}.sh", ALGO=algo))
         actor, reward = config.actor_rollout_ref.actor, config.reward
         assert (config.task.name, config.algorithm.adv_estimator) == (task, ESTIMATORS[algo])
         assert config.data.max_response_length == BUDGET[task]
@@ -108,6 +92,18 @@ class TestTrainings:
         assert steps is None or Path(steps).is_file()
         function = reward.custom_reward_function
         assert (function.path, function.name) == (steps, "compute_score")
+
+    @pytest.mark.parametrize("algo", NAMED_ALONE)
+    def test_verl_accepts_the_embedded_task_on_one_gpu(
+        self, algo: str, started: Started, embedded: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("VERL_PLATFORM", "nvidia")
+        config = configured(started("chain_sum.sh", f"task.folder={embedded}", ALGO=algo))
+        preflight.check_training(config)
+        assert list(preflight.warnings(config)) == []
+        validate_config(config, need_reference_policy(config), need_critic(config))
+        assert_that_verls_workers_would_accept(config, ranks=1)
+        assert (config.task.name, config.algorithm.adv_estimator) == ("chain_sum", ESTIMATORS[algo])
 
     def test_the_math_model_has_positions_for_prompt_and_response(self, started: Started) -> None:
         data = configured(started("math.sh")).data

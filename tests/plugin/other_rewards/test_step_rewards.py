@@ -26,8 +26,9 @@ from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import MULTI_TURN, SINGLE_TURN, StepRewardOutput
-from grpo_verl_ext.verl_plugin.steps.trainer import collected, dumped_columns, metrics_of_steps
+from grpo_verl_ext.verl_plugin.other_rewards import trainer
+from grpo_verl_ext.verl_plugin.other_rewards.trainer import collected_steps
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import StepRewardOutput
 from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
 grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
@@ -146,10 +147,6 @@ class TestOutput:
         fields = scored(step_rewards=[1.0], step_ends=[9])
         assert fields["extra_fields"]["step_error"].startswith("step_ends has 9; valid for this response is")
 
-    def test_the_agent_loops_are_registered(self) -> None:
-        for name in (SINGLE_TURN, MULTI_TURN):
-            assert "rollout.agent_loops" in _agent_loop_registry[name]["_target_"]
-
 
 def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
     keys = [f"p_{i}_0" for i in range(len(extra))]
@@ -165,11 +162,11 @@ class TestCollected:
             {"steps": [(0.0, 1)]},
             {"steps": [(9.0, 99)]},
         ]
-        found = collected(*batch(*steps, padding=1))
+        found = collected_steps(*batch(*steps, padding=1))
         assert found.rewards.tolist() == [1.0, 0.5, 0.0]
         assert found.row.tolist() == [0, 0, 2]
         assert found.end.tolist() == [2, 5, 1]
-        metrics = metrics_of_steps(found, responses=3)
+        metrics = trainer._metrics_of_steps(found, responses=3)
         assert metrics == {
             "critic/step_rewards/mean": 0.5,
             "critic/step_rewards/max": 1.0,
@@ -178,19 +175,19 @@ class TestCollected:
         }
 
     def test_a_batch_without_a_step(self) -> None:
-        found = collected(*batch({"steps": []}))
+        found = collected_steps(*batch({"steps": []}))
         assert len(found.rewards) == len(found.row) == 0
-        assert metrics_of_steps(found, responses=1) == {"critic/step_rewards/per_response": 0.0}
+        assert trainer._metrics_of_steps(found, responses=1) == {"critic/step_rewards/per_response": 0.0}
 
     def test_steps_that_do_not_fit_name_the_response(self) -> None:
         with pytest.raises(ValueError, match=r"steps of response p_1_0 .* do not fit it: out of range"):
-            collected(*batch({"steps": []}, {"step_error": "out of range"}))
+            collected_steps(*batch({"steps": []}, {"step_error": "out of range"}))
 
     def test_a_response_without_steps_names_the_agent_loop(self) -> None:
         with pytest.raises(
             ValueError, match=r"p_0_0 .* no step rewards.*agent_name, such as grpo_ext_single_turn_agent"
         ):
-            collected(*batch({"reward_extra_info": {}}))
+            collected_steps(*batch({"reward_extra_info": {}}))
 
     def test_what_the_dump_says_of_each_response(self) -> None:
         of_another = {"steps": [(1.0, 0), (0.5, 2)]}  # verl's padding is a copy of a row, of one token
@@ -198,7 +195,7 @@ class TestCollected:
         advantages = [torch.tensor([0.5, 0.25, 0.75]), torch.tensor([9.0]), torch.tensor([9.0])]
         data["advantages"] = torch.nested.as_nested_tensor(advantages, layout=torch.jagged)
         first, second, padding = meta.keys
-        assert dumped_columns(meta, data) == {
+        assert trainer._dumped_columns(meta, data) == {
             "step_rewards": {first: [1.0, 0.5], second: [], padding: []},
             "step_end_tokens": {first: [0, 2], second: [], padding: []},
             "step_advantages": {first: [0.5, 0.75], second: [], padding: []},

@@ -1,19 +1,25 @@
-"""Measure how probable wanted responses are under the policy: ``algorithm.grpo_ext.gold_responses``.
+"""Log what the reward function reports, and how probable wanted responses are: the parts in the trainer.
 
-A forward pass gives the exact probability of one response, where sampling estimates it; right answers by
-other responses are missing from it.
+verl logs of a training step only the mean of the reward itself; of a validation the means, and the spread
+between the responses to a prompt, to which the spread over all responses is added here. A forward pass gives
+the exact probability of one wanted response (``algorithm.grpo_ext.gold_responses``), where sampling estimates
+it; right answers by other responses are missing from it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from math import ceil
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.debug import marked_timer
 from verl.utils.tokenizer import normalize_token_ids
@@ -21,15 +27,97 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.rewards.functions import is_number
 from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
-from grpo_verl_ext.verl_plugin.batch.fields import clear, data_parallel_size, nested, put_rows
+from grpo_verl_ext.verl_plugin.batch.fields import (
+    are_responses,
+    clear,
+    data_parallel_size,
+    nested,
+    prompt_ids,
+    put_rows,
+    were_sampled,
+)
+from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions, Options
-from grpo_verl_ext.verl_plugin.measure.training_rewards import reported_of_sampled, right_by_other_responses
 
 _PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
+_Reported = Mapping[str, Any]
+"""verl's ``reward_extra_info`` of one response."""
+
+
+class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Add for every numeric key ``training_reward/<key>``, the mean over the step's responses.
+
+    ``training_reward_std/<key>`` is their standard deviation, ``training_reward_group_std/<key>`` the mean
+    over prompts of the standard deviation between the responses to one; both divide by their number.
+    """
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        """Run verl's step, then read what was reported."""
+        batch = super().step(metrics, timing_raw)
+        by_prompt = _reported_by_prompt(batch, are_responses(batch), nested(batch, "extra_fields"))
+        reports = list(chain.from_iterable(by_prompt.values()))
+        groups = [_by_key(np.std, own) for own in by_prompt.values()]
+        for name, found in (
+            ("training_reward", _by_key(fmean, reports)),
+            ("training_reward_std", _by_key(np.std, reports)),
+            ("training_reward_group_std", _by_key(fmean, groups)),
+        ):
+            metrics.update({f"{name}/{key}": value for key, value in found.items()})
+        return batch
+
+    def _val_metrics_update(
+        self,
+        data_sources: Sequence[str],
+        sample_uids: Sequence[str],
+        reward_extra_infos_dict: Mapping[str, Sequence[Any]],
+        *more: Any,
+        **named: Any,
+    ) -> dict[str, float]:
+        """Add ``validation_reward_std/<data source>/<key>``, the standard deviation over its responses."""
+        by_verl: dict[str, float] = super()._val_metrics_update(
+            data_sources, sample_uids, reward_extra_infos_dict, *more, **named
+        )
+        spread = _stds_by_source(data_sources, reward_extra_infos_dict)
+        return by_verl | {f"validation_reward_std/{name}": std for name, std in spread.items()}
+
+
+def _stds_by_source(sources: Sequence[str], values: Mapping[str, Sequence[Any]]) -> dict[str, float]:
+    """Return ``<source>/<key>`` → the standard deviation over its responses.
+
+    A key has a value or None for every response. One with more values is left out: verl mixes a reward
+    function's own ``reward`` with the score.
+    """
+    whole = {key: own for key, own in values.items() if len(own) == len(sources)}
+    by_source: dict[str, list[_Reported]] = {}
+    for source, *row in zip(sources, *whole.values(), strict=True):
+        by_source.setdefault(str(source), []).append(dict(zip(whole, row, strict=True)))
+    stds = {source: _by_key(np.std, own) for source, own in by_source.items()}
+    return {f"{source}/{key}": std for source, own in stds.items() for key, std in own.items()}
+
+
+def _by_key(statistic: Callable[[Sequence[float]], Any], reports: Iterable[_Reported]) -> dict[str, float]:
+    """Return a statistic of every numeric key over the reports that have it; true counts as 1."""
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for key, value in report.items():
+            if is_number(value):
+                values.setdefault(key, []).append(float(value))
+    return {key: float(statistic(own)) for key, own in values.items()}
+
+
+def _reported_by_prompt(batch: Any, counts: Sequence[bool], rows: TensorDict) -> dict[str, list[_Reported]]:
+    """Return the reports of the rows that count by prompt, of the last output of each session."""
+    last = last_outputs(batch.keys)
+    reports: dict[str, list[_Reported]] = {}
+    for row, (prompt, extra) in enumerate(zip(prompt_ids(batch), tu.get(rows, "extra_fields"), strict=True)):
+        if last[row] == row and counts[row]:
+            reports.setdefault(prompt, []).append(extra.get("reward_extra_info") or {})
+    return reports
 
 
 @dataclass(frozen=True)
@@ -54,7 +142,7 @@ class GoldRow:
         }
 
 
-class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]
     """Log ``gold_response/…`` after the updates of every ``freq``-th step.
 
     ``probability`` is the mean over rows of exp Σ_t log π(y_t), ``log_prob`` that of Σ_t log π(y_t), in nats,
@@ -66,20 +154,19 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
     def _init_dataloader(self) -> None:
         """Read the rows next to verl's data, so that a wrong one is named before models are loaded."""
         super()._init_dataloader()
-        options = Options.of_training(self.config.algorithm).gold_responses
-        self.gold_rows = [] if options is None else read_rows(options, self.config)
+        options = Options.from_config(self.config.algorithm).gold_responses
+        self.gold_rows = [] if options is None else _read_rows(options, self.config)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then measure."""
         batch = super().step(metrics, timing_raw)
-        options = Options.of_training(self.config.algorithm).gold_responses
+        options = Options.from_config(self.config.algorithm).gold_responses
         if options is None or self.global_steps % options.freq:
             return batch
         with marked_timer("gold_response", timing_raw):
             probability, log_prob = self._measure_gold_rows()
         metrics.update({"gold_response/probability": probability, "gold_response/log_prob": log_prob})
-        otherwise = right_by_other_responses(reported_of_sampled(batch))
-        if otherwise is not None:
+        if (otherwise := _right_by_other_responses(batch)) is not None:
             metrics["gold_response/right"] = probability + otherwise
         return batch
 
@@ -105,12 +192,21 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         return means[0].item(), means[1].item()
 
 
-def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]:
+def _right_by_other_responses(batch: Any) -> float | None:
+    """Return the share of sampled responses that are right and not the wanted one: mean acc · (1 − gold).
+
+    Only reports with both keys count; None without one.
+    """
+    rows = nested(batch, "extra_fields")
+    reports = chain.from_iterable(_reported_by_prompt(batch, were_sampled(batch, rows), rows).values())
+    known = [(report["acc"], report["gold"]) for report in reports if {"acc", "gold"} <= report.keys()]
+    return fmean(acc * (1 - gold) for acc, gold in known) if known else None
+
+
+def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]:
     """Read the first rows of the files and tokenize them as verl does in a rollout of one turn.
 
-    Raises:
-        SettingError: no row, a row without the wanted response, a row beyond the budgets of the rollout, or a
-            model that takes more than text.
+    A SettingError names the first row without the wanted response or beyond the budgets of the rollout.
     """
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     if model.processor is not None:
@@ -145,29 +241,26 @@ def read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]
 
 
 def _check_rows(rows: Sequence[GoldRow], options: GoldResponseOptions, data: DictConfig) -> None:
-    """Refuse rows that no rollout could have."""
     if not rows:
         key, files = f"{GOLD_RESPONSES}.files", ", ".join(options.names)
         raise SettingError(key, files, why="there is no row to measure", fix=f"{key}=<another file>")
-    for name, lengths in (
-        ("prompt", [len(row.prompt_ids) for row in rows]),
-        ("response", [len(row.response_ids) for row in rows]),
-    ):
-        key = f"max_{name}_length"
-        if max(lengths) > data[key]:
-            number = next(row for row, length in enumerate(lengths) if length > data[key])
+    for name in ("prompt", "response"):
+        lengths = [len(getattr(row, f"{name}_ids")) for row in rows]
+        key, longest = f"data.max_{name}_length", max(lengths)
+        budget = data[f"max_{name}_length"]
+        if longest > budget:
+            number = next(row for row, length in enumerate(lengths) if length > budget)
             raise SettingError(
-                f"data.{key}",
-                data[key],
+                key,
+                budget,
                 why=f"row {number} of {GOLD_RESPONSES}.files has a {name} of {lengths[number]} tokens",
-                valid=f"at least {max(lengths)}",
-                fix=Line(f"data.{key}={max(lengths)}", more=f", or ~{GOLD_RESPONSES}"),
+                valid=f"at least {longest}",
+                fix=Line(f"{key}={longest}", more=f", or ~{GOLD_RESPONSES}"),
             )
 
 
 def _first_rows(files: Any, count: int | None, tokenizer: Any, config: DictConfig) -> Iterator[Any]:
-    """Yield the first rows of files as verl reads its data; None: all rows."""
-    # But for what would leave rows out or take others than the first.
+    """Yield the first rows of files, None for all, as verl reads its data; none is left out or shuffled."""
     data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
     data.filter_overlong_prompts = data.shuffle = False
     dataset = create_rl_dataset(files, data, tokenizer, None, is_train=False, max_samples=count or -1)

@@ -1,0 +1,1 @@
+"""Rewards of steps, and several rewards of a response, for estimators that learn from them."""

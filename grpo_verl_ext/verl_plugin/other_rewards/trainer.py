@@ -1,0 +1,160 @@
+"""Collect rewards of steps, or several rewards of each response, and pass them to their estimators.
+
+verl passes an estimator one reward for each response. The others travel with the response: steps as the agent
+loop stored them, several rewards as the reward function reported them.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms import ragged
+from grpo_verl_ext.rewards.functions import is_number
+from grpo_verl_ext.utils.keys import AGENT_LOOP
+from grpo_verl_ext.verl_plugin.batch.fields import are_responses, nested
+from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
+from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps, Field
+
+_Columns = dict[str, dict[str, list[float]]]
+"""Column of verl's rollout dump → the row's key → one value for each step."""
+
+
+class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Pass steps or several rewards to the estimator that learns from them; log and dump steps."""
+
+    _dumped: Mapping[str, dict[str, list[float]]] = MappingProxyType({})
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Set the rewards while verl calls the estimator."""
+        shown: AbstractContextManager[None] = nullcontext()
+        if catalogue.learns_from_steps(self.config):
+            steps = collected_steps(batch, nested(batch, "extra_fields"))
+            metrics.update(_metrics_of_steps(steps, responses=sum(are_responses(batch))))
+            shown = STEPS.set(steps)
+        elif catalogue.learns_from_several_rewards(self.config):
+            keys = list(self.config.algorithm.gdpo_reward_keys)
+            shown = SEVERAL_REWARDS.set(collected_rewards(batch, nested(batch, "extra_fields"), keys))
+        with shown:
+            return super()._compute_advantage(batch, metrics)
+
+    def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Have the columns of steps ready while verl dumps a training step."""
+        if catalogue.learns_from_steps(self.config):
+            self._dumped = _dumped_columns(batch, nested(batch, "extra_fields", "advantages"))
+        super()._log_rollout_data(batch, *args, **kwargs)
+        self._dumped = {}
+
+    def _dump_generations(self, *, reward_extra_infos_dict: dict[str, Any], **kwargs: Any) -> None:
+        """Add the steps' columns to verl's, by ``uid``."""
+        keys = reward_extra_infos_dict.get("uid", [])
+        columns = {name: [of_key[key] for key in keys] for name, of_key in self._dumped.items()}
+        super()._dump_generations(reward_extra_infos_dict=reward_extra_infos_dict | columns, **kwargs)
+
+
+def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
+    """Return all steps of the batch in the order of its rows; verl's padding rows have none.
+
+    ``data`` has the rows' ``extra_fields``. A ValueError names the first response whose steps do not fit it,
+    or are missing.
+    """
+    flat = []
+    extra_fields = tu.get(data, "extra_fields")
+    for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
+        if is_response:
+            _refuse_wrong_steps(batch.keys[row], extra)
+            flat += [(reward, row, end) for reward, end in extra[Field.STEPS]]
+    rewards, rows, ends = zip(*flat, strict=True) if flat else ((), (), ())
+    return BatchSteps(
+        rewards=torch.tensor(rewards, dtype=torch.float32),
+        row=torch.tensor(rows, dtype=torch.int64),
+        end=torch.tensor(ends, dtype=torch.int64),
+    )
+
+
+def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
+    remedy = "correct the reward function (reward.custom_reward_function.path)"
+    if Field.STEP_ERROR in extra:
+        raise ValueError(
+            f"the steps of response {key} ({{prompt}}_{{session}}_{{index}}) do not fit it: "
+            f"{extra[Field.STEP_ERROR]}. Please {remedy}"
+        )
+    if Field.STEPS not in extra:
+        raise ValueError(
+            f"response {key} ({{prompt}}_{{session}}_{{index}}) has no step rewards; valid is a reward "
+            f"function that returns step_rewards with step_ends or step_end_tokens, and an agent loop that "
+            f"keeps them, named by {AGENT_LOOP} or the data's agent_name, such as "
+            f"{AGENT_LOOPS['single_turn_agent']}. Please {remedy}"
+        )
+
+
+def _metrics_of_steps(steps: BatchSteps, responses: int) -> dict[str, float]:
+    """Return metrics of the steps; verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
+    if len(steps.rewards) == 0:
+        return {"critic/step_rewards/per_response": 0.0}
+    return {
+        "critic/step_rewards/mean": steps.rewards.mean().item(),
+        "critic/step_rewards/max": steps.rewards.max().item(),
+        "critic/step_rewards/min": steps.rewards.min().item(),
+        "critic/step_rewards/per_response": len(steps.rewards) / responses,
+    }
+
+
+def _dumped_columns(batch: Any, data: TensorDict) -> _Columns:
+    """Return the columns of steps, from the rows' ``extra_fields`` and ``advantages``.
+
+    verl's padding rows have a copy of another row's steps, and none here.
+    """
+    extra_fields = tu.get(data, "extra_fields")
+    own = {
+        key: extra.get(Field.STEPS, []) if is_response else []
+        for key, extra, is_response in zip(batch.keys, extra_fields, are_responses(batch), strict=True)
+    }
+    row = torch.tensor([number for number, steps in enumerate(own.values()) for _ in steps]).long()
+    end = torch.tensor([end for steps in own.values() for _, end in steps]).long()
+    advantages = data["advantages"]
+    taught = iter(ragged.at(advantages.values(), advantages.offsets(), row, end).tolist())
+    return {
+        "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
+        "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
+        "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
+    }
+
+
+def collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
+    """Return the rewards of each row, (B, M) in the order of the keys, from the rows' ``extra_fields``.
+
+    Rows of verl's padding, and all but the last output of a session, have zeros. A ValueError names the first
+    response that has not all of them as numbers.
+    """
+    last = last_outputs(batch.keys)
+    rewards = torch.zeros(len(batch.keys), len(keys), dtype=torch.float64)
+    extra_fields = tu.get(data, "extra_fields")
+    for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
+        if last[row] == row and is_response:
+            reported = extra.get("reward_extra_info") or {}
+            rewards[row] = torch.tensor([_number(batch.keys[row], reported, key) for key in keys])
+    return rewards.float()
+
+
+def _number(row: str, reported: Any, key: str) -> float:
+    value = reported.get(key)
+    if is_number(value):
+        return float(value)
+    numbers = [name for name, other in reported.items() if is_number(other)]
+    several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
+    raise ValueError(
+        f"response {row} ({{prompt}}_{{session}}_{{index}}) has {key}={value!r}, which "
+        f"algorithm.gdpo_reward_keys names; valid are numbers that the reward function returns: "
+        f"{', '.join(numbers) or 'it returned none'}. "
+        f"Type: {several if len(numbers) > 1 else '+algo=grpo'}"
+    )

@@ -1,0 +1,52 @@
+"""The agent loops that rows of the training data ask for, which verl takes before its default one."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+from omegaconf import DictConfig
+
+from grpo_verl_ext.catalogue.requires import In, Null
+from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT, setting
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SINGLE_TURN_LOOPS
+from grpo_verl_ext.verl_plugin.model_files import home_resolved
+
+SINGLE_TURN = In(AGENT_LOOP, SINGLE_TURN_LOOPS, "may have several turns", refuse=True)
+"""For a feature that reads responses of one turn."""
+VERLS_MANAGER = Null(
+    f"{ROLLOUT}.agent.agent_loop_manager_class", "need not run this package's agent loop", refuse=True
+)
+
+
+def refuse_other_loop(row: Mapping[str, Any], why: str, fix: str) -> None:
+    """Refuse a row of the training data that asks for a loop of several turns, or an unknown one."""
+    name = row.get("agent_name")
+    if name is not None and name not in SINGLE_TURN_LOOPS:
+        raise _wrong_loop(name, why, SINGLE_TURN_LOOPS[:2], fix)
+
+
+def check_loops_of_data(config: DictConfig, refused: Collection[str] | None, why: str, fix: str) -> None:
+    """Refuse parquet files on this machine that ask for one of these loops; None: for all but ours."""
+    ours = tuple(AGENT_LOOPS.values())
+    files = setting(config, "data.train_files") or []
+    for file in [files] if isinstance(files, str) else files:
+        path = home_resolved(str(file))
+        if path.suffix != ".parquet" or not path.is_file():
+            continue
+        try:
+            if "agent_name" not in pyarrow.parquet.read_schema(path).names:
+                continue
+            names = pyarrow.parquet.read_table(path, columns=["agent_name"]).column(0).unique().to_pylist()
+        except (OSError, pyarrow.ArrowException):
+            continue  # the check "files" says so
+        for name in sorted(filter(None, names)):
+            if name not in ours if refused is None else name in refused:
+                raise _wrong_loop(name, why, ours, fix)
+
+
+def _wrong_loop(name: str, why: str, valid: tuple[str, ...], fix: str) -> SettingError:
+    seen = f"the training data ask for agent_name={name}, and {why}"
+    line = Line(fix, more=", or give data without agent_name")
+    return SettingError("data.train_files", name, seen=seen, valid=valid, fix=line)
