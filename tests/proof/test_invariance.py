@@ -16,7 +16,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import PRESETS
+from grpo_verl_ext.catalogue import PRESETS, evaluation
+from grpo_verl_ext.catalogue.gvpo import GVPO
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.proof import invariance
 from grpo_verl_ext.proof.batch import SPLITS, cut
@@ -33,6 +34,7 @@ from grpo_verl_ext.proof.invariance import (
 from grpo_verl_ext.utils.measured import largest
 
 DTYPES = (torch.float32, torch.float64)
+CASES = {case.name: case for case in OUR_CASES}
 VERL = {case.name: case for case in VERL_CASES}
 FACTOR_NULL = VERL["verl seq-mean-token-sum-norm, null"]
 
@@ -102,7 +104,8 @@ def test_gvpo_is_measured_at_a_later_update_with_groups_of_four_and_three():
     sums = [sum((new - old)[mask].tolist()) for new, old, mask in columns]
     means = [sum(sums[i : i + 4]) / size for i, size in ((0, 4), (4, 4), (8, 4), (12, 3))]
     rows = [5, 0, 15, 13]  # 15 is padding
-    groups = batch.groups()
+    statistic = evaluation.statistic(GVPO.loss, batch.tokens, batch.prompt, actor_config(CASES["gvpo"]))
+    groups = evaluation.group_rows(batch.tokens, batch.prompt, statistic)
     assert groups.size[rows].tolist() == [4, 4, 3, 3]
     assert groups.drift[rows].tolist() == pytest.approx([means[1], means[0], 0.0, means[3]], rel=1e-12)
     assert all(abs(mean) > 1e-2 for mean in means)
