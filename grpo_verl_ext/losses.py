@@ -14,8 +14,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -47,13 +47,8 @@ _OF_TOKEN_LOSSES = {
 """What every loss of tokens takes besides its settings, with its description."""
 
 
-class _OneCallLoss(Protocol):
-    """A function of this module: (B, T) tensors → loss (), metrics () each."""
-
-    def __call__(
-        self, log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor, **others: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of one mini-batch and its metrics."""
+_OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+"""A function of this module: (B, T) tensors → loss (), metrics () each."""
 
 
 def __getattr__(name: str) -> _OneCallLoss:

@@ -130,11 +130,7 @@ LOSS_AGG_MODES = tuple(each.mode for each in _VERLS)
 
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
-    """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ().
-
-    Raises:
-        ValueError: an unknown mode, or ``seq-mean-token-sum-norm`` without its constant.
-    """
+    """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ()."""
     for average in _VERLS:
         if average.mode == loss_agg_mode:
             return average.reduce(loss, response_mask, mini_batch)

@@ -59,9 +59,6 @@ def response_advantages(  # noqa: PLR0917  # rewards with all that is known of t
         member: False for rows that are no responses.
         learnt: the tokens that are learnt from; a weight that must sum to zero counts no row without any.
         scale_rewards: a name of `BASELINES`, for an estimator without a baseline of its own.
-
-    Raises:
-        ValueError: a reward is not finite, or too large.
     """
     if estimator.sums_to_zero:
         member = member & adv.has_tokens(learnt)
@@ -82,11 +79,7 @@ def token_advantages(
 def decoupled_advantages(
     estimator: Estimator, rewards: Tensor, weights: Sequence[float], group: Tensor, member: Tensor
 ) -> Tensor:
-    """Return the advantage of each response of an estimator of several rewards: (B, M) → (B,).
-
-    Raises:
-        ValueError: a reward is not finite, or too large.
-    """
+    """Return the advantage of each response of an estimator of several rewards: (B, M) → (B,)."""
     for each in rewards.unbind(dim=-1):
         _refuse_bad_rewards(estimator.name, each, member)
     return adv.decoupled(rewards, torch.tensor([*weights], device=rewards.device), group, member)
@@ -165,9 +158,6 @@ def token_loss(
     Args:
         statistic: what the loss needs of the mini-batch, (B, T); None where it needs nothing.
         rollout_is_weights: weights of tokens, (B, T), constants.
-
-    Raises:
-        ValueError: the loss does not return a number for each token, or a count is missing.
     """
     mini_batch, mask = MiniBatch.from_config(config), tokens.response_mask
     needed = () if statistic is None else (statistic,)

@@ -55,11 +55,7 @@ class Preset:
 
 
 def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
-    """Return the preset ``algo/NAME.yaml`` of a folder.
-
-    Raises:
-        RecordError: it is not there, cannot be read, or has another estimator, loss, average or name.
-    """
+    """Return the preset ``algo/NAME.yaml`` of a folder."""
     name, file = algorithm.name, folder / "algo" / f"{algorithm.name}.yaml"
     try:
         text = file.read_text("utf-8")

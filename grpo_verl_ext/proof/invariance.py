@@ -75,7 +75,6 @@ class Case:
 
 
 def _case_of(algorithm: Algorithm) -> Case:
-    """Return an algorithm with all that its preset sets."""
     loss, preset, mode = algorithm.loss, PRESETS.get(algorithm.name), algorithm.loss_agg_mode
     return Case(
         algorithm.name,
@@ -144,11 +143,7 @@ def _default() -> DictConfig:
 
 
 def training_of(case: Case, **actor: Any) -> Training:
-    """Return the training of a case, with other values of ``actor``.
-
-    Raises:
-        ValueError: verl refuses a value.
-    """
+    """Return the training of a case, with other values of ``actor``; ValueError where verl refuses one."""
     values = {ESTIMATOR: GRPO.estimator.name, MODE: TRAINER_MODES[0], **case.values, LOSS: case.loss_mode}
     values |= {AGGREGATION: case.loss_agg_mode, SCALE_FACTOR: case.loss_scale_factor}
     try:
