@@ -30,7 +30,7 @@ from verl.workers.config import ActorConfig
 
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT
-from grpo_verl_ext.proof.invariance import OUR_CASES, Case, prepared
+from grpo_verl_ext.proof.invariance import OUR_CASES, Case, training_of
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
@@ -89,7 +89,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     cases = [Case("verl vanilla", "vanilla", "token-mean"), *OUR_CASES]
     calls: dict[str, Call] = {}
     for case in cases:
-        config = prepared(case).actor
+        config = training_of(case).actor
         config.global_batch_info.update(
             dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=responses
         )

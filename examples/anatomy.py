@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from grpo_verl_ext.proof.batch import Rollout
-from grpo_verl_ext.proof.gradient import Prepared, Training
+from grpo_verl_ext.proof.gradient import Training
 from grpo_verl_ext.runs.metrics import CorruptDumpError, read_dump
 from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.plotting import line_style, looks, save_figure
@@ -84,7 +84,8 @@ def token_weights(preset: str, step: Step) -> Tensor:
         **dict.fromkeys(("log_prob", "old_log_prob", "ref_log_prob", "rollout_log_prob"), log_prob),
         **dict.fromkeys(("entropy", "values", "advantages"), torch.zeros_like(log_prob)),
     )
-    weights = Training(Prepared(config), rollout).weights()[: sum(lengths)]
+    training = Training(config)
+    weights = training.weights(training.rows(rollout))[: sum(lengths)]
     return torch.stack([each.mean() for each in weights.split(lengths)])
 
 

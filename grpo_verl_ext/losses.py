@@ -14,18 +14,15 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.algorithms import advantages as adv
-from grpo_verl_ext.algorithms import aggregation, mini_batch
-from grpo_verl_ext.algorithms import gvpo as formulas  # `gvpo` is the function
-from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
+from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
 from grpo_verl_ext.catalogue import (
     Algorithm,
@@ -50,13 +47,8 @@ _OF_TOKEN_LOSSES = {
 """What every loss of tokens takes besides its settings, with its description."""
 
 
-class _OneCallLoss(Protocol):
-    """A function of this module: (B, T) tensors → loss (), metrics () each."""
-
-    def __call__(
-        self, log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor, **others: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of one mini-batch and its metrics."""
+_OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
+"""A function of this module: (B, T) tensors → loss (), metrics () each."""
 
 
 def __getattr__(name: str) -> _OneCallLoss:
@@ -202,10 +194,10 @@ def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, 
     if group is None:
         group = torch.arange(len(mask), device=mask.device)
     options = _options(algorithm, given)
-    statistic = _statistic(loss, tokens, group, config)
+    statistic: Any = evaluation.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
     if isinstance(loss, GroupLoss):
-        assert statistic is not None
-        found = evaluation.group_loss(options, tokens, _group_rows(tokens, group, statistic), config)
+        groups = evaluation.group_rows(tokens, group, statistic, options.gvpo_alpha)
+        found = evaluation.group_loss(options, tokens, groups, config)
         return found.loss, found.metrics
     assert isinstance(loss, TokenLoss)
     return evaluation.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
@@ -267,37 +259,6 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], group: Tensor | 
             estimator, rewards, group, member, learnt, given.get("scale_rewards")
         )
     return evaluation.token_advantages(estimator, found.to(rewards.dtype), mask, learnt, group)
-
-
-def _statistic(loss: Loss, tokens: evaluation.Tokens, group: Tensor, config: DictConfig) -> Tensor | None:
-    """Return what the loss needs of the mini-batch: (B, T), 0 under the mask; None if nothing."""
-    needs, mask = loss.needs, tokens.response_mask.bool()
-    if needs is None:
-        return None
-    if len(mask) == 0:
-        return torch.zeros_like(tokens.log_prob)
-    size = group_sum(adv.has_tokens(mask).long(), group)
-    number = torch.arange(len(mask), device=mask.device)
-    part = mini_batch.PartOfRows(
-        torch.stack([each.detach().double()[mask] for each in tokens[:3]]),
-        torch.stack([mask.sum(dim=-1), number, group, size]),
-    )
-    seed = int(config.get("seed", 0))
-    values = mini_batch.evaluated(lambda rows: needs.compute(rows, config), [part], own=0, seed=seed)
-    result = torch.zeros_like(mask, dtype=torch.promote_types(tokens.log_prob.dtype, torch.float32))
-    result[mask] = values.to(result)
-    return result
-
-
-def _group_rows(tokens: evaluation.Tokens, group: Tensor, drift: Tensor) -> formulas.GroupRows:
-    """Return what GVPO's loss knows of whole prompts; the anchor is the policy of ``old_log_prob``."""
-    mask = tokens.response_mask.bool()
-    member = adv.has_tokens(mask)
-    size = group_sum(member.long(), group)
-    old = aggregation.sequence_sums(tokens.old_log_prob.double(), mask)
-    sums = formulas.drift_sums(old, group, member, len(group))
-    deviation = old - formulas.mean_drift(sums, group, member, size)
-    return formulas.GroupRows(group, size, adv.per_response(drift, mask), deviation, deviation)
 
 
 # Docstrings

@@ -4,7 +4,7 @@ None of these needs a gradient: rewards carry none, and an advantage is a consta
 
 A reward that is not finite, or whose square overflows its dtype (1e19 in fp32), makes its own group NaN; with
 `batch_scaled`, the whole batch. Nothing here checks for it, because that would wait for a GPU; the registered
-estimators refuse it.
+estimators refuse it. Shapes or dtypes that do not fit raise `TensorError`.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,6 @@ Baseline = Callable[[Tensor, Tensor, Tensor], Tensor]
 def response_rewards(token_level_rewards: Tensor) -> Tensor:
     """r_i = Σ_t r_{i,t}: (B, T) → (B,), in reward units; summed in fp32 or better.
 
-    Raises:
-        TensorError: integers or booleans, whose dtype would truncate an advantage.
-
     Deliberately not masked by ``response_mask``: when a multi-turn response ends in a token that the policy
     did not write, verl puts the reward on exactly that masked token.
     """
@@ -47,9 +44,6 @@ def has_tokens(response_mask: Tensor) -> Tensor:
     """Whether each row has a token that the policy wrote: (B, T) → (B,) bool.
 
     A row without one may still be a response: a rejected response has no token left.
-
-    Raises:
-        TensorError: the mask is not (B, T), or has no column.
     """
     check_matrix(response_mask=response_mask)
     return response_mask.amax(dim=-1).bool()  # a third of the time of any() on a CPU
@@ -131,9 +125,6 @@ def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, member: Tensor) -
     Args:
         rewards: r_{i,m}, M rewards of each response.
         weights: w_m, (M,).
-
-    Raises:
-        TensorError: ``rewards`` is not (B, M), or there is not a weight for each of them.
     """
     check_floating(rewards=rewards)
     check_matrix(rewards=rewards)
@@ -163,9 +154,6 @@ def outcome_advantages(
         group: (B,) int64 from `dense_group_ids`.
         baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO), `leave_one_out` (RLOO) or `batch_scaled`.
         member: (B,) bool, False for padding rows, which take no part in the statistics; None: there are none.
-
-    Raises:
-        TensorError: shapes or dtypes that do not fit.
     """
     check_rows(response_mask, group)
     check_same_shape(response_mask=response_mask, token_level_rewards=token_level_rewards)
@@ -181,11 +169,7 @@ def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
 
 
 def per_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
-    """Undo `on_tokens`: the value at each response's first token, 0 without one: (B, T) → (B,).
-
-    Raises:
-        TensorError: see `has_tokens`; or shapes that differ.
-    """
+    """Undo `on_tokens`: the value at each response's first token, 0 without one: (B, T) → (B,)."""
     check_matrix(response_mask=response_mask)
     check_same_shape(response_mask=response_mask, advantages=advantages)
     first = response_mask.to(torch.uint8).argmax(dim=-1, keepdim=True)
@@ -197,9 +181,6 @@ def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
 
     True where the token at the last position of the budget is the policy's, so a response that ends by
     itself exactly there counts too. A batch padded to less than the budget, T < L, has none.
-
-    Raises:
-        TensorError: the budget is below 1, or the mask is not (B, T).
     """
     check_matrix(response_mask=response_mask)
     if max_response_length < 1:
@@ -219,9 +200,6 @@ def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_le
     loss.
     Overlong filtering of DAPO, arXiv 2503.14476 §3.4; the same policy term as TRL's
     ``mask_truncated_completions``. Differs from TRL: a KL or entropy term still sees the response.
-
-    Raises:
-        TensorError: see `is_truncated`; or shapes that differ.
     """
     check_same_shape(response_mask=response_mask, advantages=advantages)
     return torch.where(is_truncated(response_mask, max_response_length).unsqueeze(-1), 0, advantages)
@@ -232,9 +210,6 @@ def learnt_from(response_mask: Tensor, max_response_length: int | None = None) -
 
     All of ``response_mask``, less the responses that `is_truncated` names where there is a budget. Advantages
     spread over these tokens are those of `without_truncated`; booleans take a quarter of the memory.
-
-    Raises:
-        TensorError: see `is_truncated`.
     """
     learnt = response_mask.bool()
     if max_response_length is None:
@@ -249,9 +224,6 @@ def per_prompt_token(advantages: Tensor, response_mask: Tensor, group: Tensor) -
     the weight that DAPO's formula gives each token of a prompt (arXiv 2503.14476 eq. 8) thus travels with
     the rows into any micro-batch, where groups are no longer whole. Units: reward units per token.
     One advantage per response, (B, 1), gives (B, 1).
-
-    Raises:
-        TensorError: shapes or dtypes that do not fit.
     """
     check_rows(response_mask, group)
     check_matrix(advantages=advantages)

@@ -17,9 +17,6 @@ def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = No
     """Number the distinct ids of the rows 0, 1, 2, …: (B,) strings or integers → (B,) int64.
 
     Equal ids get equal numbers, in the order of their first appearance.
-
-    Raises:
-        TensorError: ``index`` is not one id for each row.
     """
     numbers: dict[object, int] = {}
     try:
@@ -41,9 +38,6 @@ def group_deviation(values: Tensor, group: Tensor, member: Tensor) -> Tensor:
 
     Values are first measured from their group's lowest, so that equal values give exactly 0 and a common
     offset costs no precision. A value that is not finite makes its own group NaN, and no other.
-
-    Raises:
-        TensorError: not (B,) each, ``group`` int64 and ``member`` bool.
     """
     check_same_shape(group=group, values=values, member=member)
     check_dtype(torch.int64, group=group)

@@ -210,11 +210,7 @@ def mean_drift(sums: Tensor, group: Tensor, member: Tensor, group_size: Tensor) 
 
 
 def drift(rows: MiniBatchRows, alpha: float = 0) -> Tensor:
-    """Return the mean of f_i Δ_i over the prompt of each response, 0 without tokens: rows → (R, 1), nats.
-
-    Raises:
-        TensorError: see `mean_drift`.
-    """
+    """Return the mean of f_i Δ_i over the prompt of each response, 0 without tokens: rows → (R, 1), nats."""
     log_ratio = sequence_log_ratio(rows.log_prob, rows.old_log_prob, rows.response_mask)
     log_ratio = length_weight(rows.response_mask.sum(-1), alpha) * log_ratio
     member = has_tokens(rows.response_mask)

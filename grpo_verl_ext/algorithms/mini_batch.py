@@ -52,11 +52,7 @@ class PartOfRows(NamedTuple):
 
 
 def evaluated(statistic: _Statistic, parts: Sequence[PartOfRows], own: int, seed: int) -> Tensor:
-    """Return the statistic of the rows of all parts for the tokens of part ``own``: (N,) fp64.
-
-    Raises:
-        TensorError: the statistic returns what does not broadcast to (R, T).
-    """
+    """Return the statistic of the rows of all parts for the tokens of part ``own``: (N,) fp64."""
     tokens = torch.cat([part.tokens.double() for part in parts], dim=1)
     lengths, number, prompt, prompt_size = torch.cat([part.rows for part in parts], dim=1)
     order = number.argsort(stable=True)

@@ -35,9 +35,6 @@ def process_advantages(
         response_mask: (B, T), nonzero on the tokens that the policy wrote; elsewhere the advantage is 0.
         group: (B,) int64 from `groups.dense_group_ids`.
         baseline: computes r̃ from r; `advantages.group_scaled` is the paper's.
-
-    Raises:
-        TensorError: shapes or dtypes that do not fit, or a step outside the batch.
     """
     check_rows(response_mask, group)
     check_same_shape(step_rewards=step_rewards, row=row, end=end)

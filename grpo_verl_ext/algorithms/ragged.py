@@ -4,7 +4,8 @@
 ``offsets`` (B+1,) int64 starts with 0 and ends with N. A row may be empty. A function whose docstring names
 one of `advantages`, `aggregation` or `gvpo` returns what that returns for the same rows padded. Beside
 arguments and result it takes the memory of one block of rows. Meant for the trainer's process: it reads the
-offsets, which would wait for a GPU. No gradient flows.
+offsets, which would wait for a GPU. No gradient flows. Shapes that differ, or offsets that do not fit, raise
+`TensorError`.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,11 +30,7 @@ def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def row_has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """Whether each row has a token that the policy wrote: (N,) → (B,) bool. See `advantages.has_tokens`.
-
-    Raises:
-        TensorError: the offsets do not fit the mask.
-    """
+    """Whether each row has a token that the policy wrote: (N,) → (B,) bool. See `advantages.has_tokens`."""
     _check(offsets, response_mask=response_mask)
     return _per_block(offsets, lambda tokens: response_mask[tokens].bool(), "sum") > 0
 
@@ -42,9 +39,6 @@ def row_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor,
     """Σ_t (log_prob − old_log_prob) over the tokens of each row: (N,) → (B,), fp32 or better.
 
     See `gvpo.sequence_log_ratio`. Summed in fp64, so that it is the nearest number of its dtype.
-
-    Raises:
-        TensorError: shapes that differ, log-probs that are integers, or offsets that do not fit.
     """
     check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
     _check(offsets, response_mask=response_mask, log_prob=log_prob, old_log_prob=old_log_prob)
@@ -61,9 +55,6 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
     """Means over rows of the probability exp Σ_t log_prob and of Σ_t log_prob: (N,) → (), () fp64, in nats.
 
     A row without tokens has probability 1. NaN under the mask reaches neither.
-
-    Raises:
-        TensorError: no row, shapes that differ, log-probs that are integers, or offsets that do not fit.
     """
     check_floating(log_prob=log_prob)
     _check(offsets, response_mask=response_mask, log_prob=log_prob)
@@ -74,21 +65,13 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
 
 
 def row_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """Σ_t m_t x_t over the tokens of each row: (N,) → (B,), fp64. See `aggregation.sequence_sums`.
-
-    Raises:
-        TensorError: shapes that differ, or offsets that do not fit.
-    """
+    """Σ_t m_t x_t over the tokens of each row: (N,) → (B,), fp64. See `aggregation.sequence_sums`."""
     _check(offsets, response_mask=response_mask, values=values)
     return _masked_sums(values, response_mask, offsets)
 
 
 def row_lengths(response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """Tokens of each row that the policy wrote: (N,) → (B,), fp64.
-
-    Raises:
-        TensorError: offsets that do not fit.
-    """
+    """Tokens of each row that the policy wrote: (N,) → (B,), fp64."""
     return row_sums(response_mask.bool().long(), response_mask, offsets)
 
 
@@ -99,22 +82,14 @@ def _masked_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tens
 
 
 def mean_over_tokens(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:
-    """Mean over the tokens of some rows, NaN without one: (N,), (B,) bool → float.
-
-    Raises:
-        TensorError: see `row_sums`.
-    """
+    """Mean over the tokens of some rows, NaN without one: (N,), (B,) bool → float."""
     sums = row_sums(values, response_mask, offsets)[rows].sum()
     counts = row_sums(torch.ones_like(values), response_mask, offsets)[rows].sum()
     return float(sums / counts)
 
 
 def row_values(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`.
-
-    Raises:
-        TensorError: shapes that differ, or offsets that do not fit.
-    """
+    """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`."""
     _check(offsets, response_mask=response_mask, advantages=advantages)
     nowhere = len(response_mask)
 
@@ -133,9 +108,6 @@ def on_row_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) ->
     """One number per row, repeated on its tokens and 0 elsewhere: (B,), (N,) → (N,).
 
     See `advantages.on_tokens`.
-
-    Raises:
-        TensorError: not one number per row, or offsets that do not fit the mask.
     """
     _check(offsets, response_mask=response_mask)
     check_same_shape(rows=offsets[1:], advantages=advantages)

@@ -9,11 +9,7 @@ class TensorError(ValueError):
 
 
 def check_same_shape(**tensors: Tensor) -> None:
-    """Refuse tensors whose shape differs from that of the first.
-
-    Raises:
-        TensorError: names the two that differ.
-    """
+    """Refuse tensors whose shape differs from that of the first."""
     (first, reference), *others = tensors.items()
     for name, tensor in others:
         if tensor.shape != reference.shape:
@@ -24,33 +20,21 @@ def check_same_shape(**tensors: Tensor) -> None:
 
 
 def check_dtype(dtype: torch.dtype, **tensors: Tensor) -> None:
-    """Refuse tensors of another dtype.
-
-    Raises:
-        TensorError: names the one that has another.
-    """
+    """Refuse tensors of another dtype."""
     for name, tensor in tensors.items():
         if tensor.dtype != dtype:
             raise TensorError(f"{name} is {tensor.dtype}; valid is {dtype}. Pass {name}.to({dtype})")
 
 
 def check_floating(**tensors: Tensor) -> None:
-    """Refuse tensors of integers or booleans, whose dtype cannot hold an advantage.
-
-    Raises:
-        TensorError: names the one that does.
-    """
+    """Refuse tensors of integers or booleans, whose dtype cannot hold an advantage."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise TensorError(f"{name} is {tensor.dtype}; valid is a floating dtype. Pass {name}.float()")
 
 
 def check_matrix(**tensors: Tensor) -> None:
-    """Refuse tensors that are not (B, T) with T ≥ 1; B may be 0.
-
-    Raises:
-        TensorError: names the one that is not.
-    """
+    """Refuse tensors that are not (B, T) with T ≥ 1; B may be 0."""
     for name, tensor in tensors.items():
         if tensor.dim() != 2 or tensor.shape[1] == 0:
             raise TensorError(
@@ -60,11 +44,7 @@ def check_matrix(**tensors: Tensor) -> None:
 
 
 def check_rows(response_mask: Tensor, group: Tensor) -> None:
-    """Refuse a mask that is not (B, T), or a ``group`` that is not (B,) int64.
-
-    Raises:
-        TensorError: names the one that is not.
-    """
+    """Refuse a mask that is not (B, T), or a ``group`` that is not (B,) int64."""
     check_matrix(response_mask=response_mask)
     check_dtype(torch.int64, group=group)
     if group.shape != response_mask.shape[:1]:

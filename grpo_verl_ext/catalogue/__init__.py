@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -236,35 +235,30 @@ def _refuse_taken(algorithm: Algorithm) -> None:
                 )
 
 
-def _own() -> Iterable[Algorithm]:
-    """Return the records of the folder, each once, though a module may import another's."""
-    modules = [import_module(each.name) for each in pkgutil.iter_modules(__path__, f"{__name__}.")]
-    values = [value for module in modules for value in vars(module).values()]
-    return {id(value): value for value in values if isinstance(value, Algorithm)}.values()
-
-
-def _enter_foreign(entry: EntryPoint) -> None:
-    try:
-        record = entry.load()
-        if not isinstance(record, Algorithm) or record.name != entry.name:
-            raise RecordError(
-                entry.name, "entry point", entry.value, f"it must name the Algorithm {entry.name}"
-            )
-        enter(record, presets_of(entry))
-    except Exception as error:  # noqa: BLE001  # another package's fault must cost its own algorithm alone
-        FAILED[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
-
-
 @functools.cache
 def enter_foreign() -> None:
     """Enter the algorithms of other packages, once; one that fails is in `FAILED`."""
     for entry in foreign_algorithms():
-        _enter_foreign(entry)
+        try:
+            record = entry.load()
+            if not isinstance(record, Algorithm) or record.name != entry.name:
+                why = f"it must name the Algorithm {entry.name}"
+                raise RecordError(entry.name, "entry point", entry.value, why)
+            enter(record, presets_of(entry))
+        except Exception as error:  # noqa: BLE001  # another package's fault must cost its own algorithm alone
+            FAILED[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
 
 
+_modules = [import_module(each.name) for each in pkgutil.iter_modules(__path__, f"{__name__}.")]
+_own = {  # once, though a module may import another's
+    value.name: value
+    for module in _modules
+    for value in vars(module).values()
+    if isinstance(value, Algorithm)
+}
 # GRPO first, of which most others are variants.
-for _algorithm in sorted(_own(), key=lambda each: (each.name != GRPO.name, each.name)):
-    enter(_algorithm)
+for _name in sorted(_own, key=lambda name: (name != GRPO.name, name)):
+    enter(_own[_name])
 
 __all__ = [
     "ALGORITHMS",

@@ -76,20 +76,6 @@ class Average:
     depends_on_split: bool = False
 
 
-def _token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    return aggregation.token_mean(loss, mask, counts.batch_num_tokens, counts.dp_size)
-
-
-def _sequence_mean_token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    return aggregation.sequence_mean_token_mean(loss, mask, counts.global_batch_size, counts.dp_size)
-
-
-def _sequence_mean_token_sum(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    return aggregation.sequence_mean_constant_length(
-        loss, mask, counts.global_batch_size, 1.0, counts.dp_size
-    )
-
-
 def _constant_length(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
     if not is_positive(counts.loss_scale_factor):
         raise SettingError(
@@ -104,28 +90,37 @@ def _constant_length(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
     )
 
 
-def _prompt_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    return aggregation.prompt_mean(loss, mask, counts.global_batch_size, counts.group_size, counts.dp_size)
-
-
-def _local_token_mean(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    return aggregation.local_token_mean(loss, mask, counts.global_batch_size, counts.dp_size)
-
-
-TOKEN_MEAN = Average("token-mean", _token_mean, str(aggregation.token_mean.__doc__))
+TOKEN_MEAN = Average(
+    "token-mean",
+    lambda loss, mask, n: aggregation.token_mean(loss, mask, n.batch_num_tokens, n.dp_size),
+    str(aggregation.token_mean.__doc__),
+)
 SEQUENCE_MEAN_TOKEN_MEAN = Average(
-    "seq-mean-token-mean", _sequence_mean_token_mean, str(aggregation.sequence_mean_token_mean.__doc__)
+    "seq-mean-token-mean",
+    lambda loss, mask, n: aggregation.sequence_mean_token_mean(loss, mask, n.global_batch_size, n.dp_size),
+    str(aggregation.sequence_mean_token_mean.__doc__),
 )
 SEQUENCE_MEAN_TOKEN_SUM = Average(
-    "seq-mean-token-sum", _sequence_mean_token_sum, "D/B · Σ_i Σ_t m ℓ: (B, T) → (), tokens are summed."
+    "seq-mean-token-sum",
+    lambda loss, mask, n: aggregation.sequence_mean_constant_length(
+        loss, mask, n.global_batch_size, 1.0, n.dp_size
+    ),
+    "D/B · Σ_i Σ_t m ℓ: (B, T) → (), tokens are summed.",
 )
 CONSTANT_LENGTH = Average(
     "seq-mean-token-sum-norm", _constant_length, str(aggregation.sequence_mean_constant_length.__doc__)
 )
-PROMPT_MEAN = Average("token-mean", _prompt_mean, str(aggregation.prompt_mean.__doc__))
+PROMPT_MEAN = Average(
+    "token-mean",
+    lambda loss, mask, n: aggregation.prompt_mean(loss, mask, n.global_batch_size, n.group_size, n.dp_size),
+    str(aggregation.prompt_mean.__doc__),
+)
 """DAPO's as printed, for advantages that carry 1/N_x."""
 LOCAL_TOKEN_MEAN = Average(
-    "token-mean", _local_token_mean, str(aggregation.local_token_mean.__doc__), depends_on_split=True
+    "token-mean",
+    lambda loss, mask, n: aggregation.local_token_mean(loss, mask, n.global_batch_size, n.dp_size),
+    str(aggregation.local_token_mean.__doc__),
+    depends_on_split=True,
 )
 """TRL's BNPO: the mean over the tokens of each micro-batch."""
 
@@ -135,11 +130,7 @@ LOSS_AGG_MODES = tuple(each.mode for each in _VERLS)
 
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
-    """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ().
-
-    Raises:
-        ValueError: an unknown mode, or ``seq-mean-token-sum-norm`` without its constant.
-    """
+    """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ()."""
     for average in _VERLS:
         if average.mode == loss_agg_mode:
             return average.reduce(loss, response_mask, mini_batch)
@@ -152,32 +143,25 @@ def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch
 def metrics_of(
     values: Mapping[str, Tensor], response_mask: Tensor, config: Any, mini_batch: MiniBatch
 ) -> dict[str, Tensor]:
-    """Return the token mean of each value, (B, T) → (), and the share of truncated responses."""
-    means = {name: _metric_mean(value, response_mask, config, mini_batch) for name, value in values.items()}
-    return means | _truncated_share(response_mask, config, mini_batch)
+    """Return the token mean of each value, (B, T) → (), and the share of truncated responses.
 
-
-def _metric_mean(value: Tensor, response_mask: Tensor, config: Any, mini_batch: MiniBatch) -> Tensor:
-    if config.use_dynamic_bsz:
-        return aggregation.micro_batch_token_mean(value, response_mask)
-    return aggregation.evenly_weighted_token_mean(
-        value, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
-    )
-
-
-def _truncated_share(response_mask: Tensor, config: Any, mini_batch: MiniBatch) -> dict[str, Tensor]:
-    """Return ``actor/frac_truncated``, the share of truncated responses, if the budget is set.
-
-    Differs from verl's ``response_length/clip_ratio``, the share of responses as long as the longest of the
-    batch: these are the truncated ones only if ``response_length/max`` is the budget.
+    ``actor/frac_truncated`` needs the budget. Differs from verl's ``response_length/clip_ratio``:
+    the responses as long as the longest of the batch are the truncated ones only if ``response_length/max``
+    is the budget.
     """
+    counts = mini_batch.batch_num_tokens, mini_batch.global_batch_size
+    means = {
+        name: aggregation.micro_batch_token_mean(value, response_mask)
+        if config.use_dynamic_bsz
+        else aggregation.evenly_weighted_token_mean(value, response_mask, *counts)
+        for name, value in values.items()
+    }
     budget = config.policy_loss.get("max_response_length")
-    if budget is None:
-        return {}
-    truncated = adv.is_truncated(response_mask, budget)
-    if not config.use_dynamic_bsz:
-        return {"actor/frac_truncated": truncated.sum() / max(len(truncated), 1)}
-    share = aggregation.evenly_weighted_response_mean(
-        truncated, response_mask, mini_batch.batch_num_tokens, mini_batch.global_batch_size
-    )
-    return {"actor/frac_truncated": share}
+    if budget is not None:
+        truncated = adv.is_truncated(response_mask, budget)
+        means["actor/frac_truncated"] = (
+            aggregation.evenly_weighted_response_mean(truncated, response_mask, *counts)
+            if config.use_dynamic_bsz
+            else truncated.sum() / max(len(truncated), 1)
+        )
+    return means

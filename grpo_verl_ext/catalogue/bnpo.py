@@ -5,7 +5,7 @@ from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm
 
-BNPO = Algorithm(
+_BNPO = Algorithm(
     "bnpo",
     "TRL's loss_type bnpo",
     GRPO_OUTCOME,

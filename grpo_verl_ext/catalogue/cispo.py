@@ -5,7 +5,7 @@ from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 from grpo_verl_ext.utils.keys import ACTOR
 
-CISPO = Algorithm(
+_CISPO = Algorithm(
     "cispo",
     "arXiv 2506.13585",
     GRPO_OUTCOME,

@@ -73,7 +73,7 @@ def _check_bounds(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: AR
         )
 
 
-CLIP_COV = Algorithm(
+_CLIP_COV = Algorithm(
     "clip_cov",
     "arXiv 2505.22617",
     GRPO_OUTCOME,

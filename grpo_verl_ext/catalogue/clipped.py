@@ -50,11 +50,7 @@ def clipped_loss(name: str, average: Average) -> TokenLoss:
 
 
 def check_clip_range(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
-    """Refuse a clip range that is none.
-
-    Raises:
-        SettingError: a negative ε, or c ≤ 1.
-    """
+    """Refuse a clip range that is none: a negative ε, or c ≤ 1."""
     for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
         clip_ratio = actor.get(name, 0.2)
         falls_back = clip_ratio is None and name != "clip_ratio"

@@ -9,7 +9,7 @@ from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 DAPO_LOSS = clipped_loss("dapo", TOKEN_MEAN)
 """Every token of the mini-batch has equal weight: `aggregation.token_mean`."""
 
-DAPO = Algorithm(
+_DAPO = Algorithm(
     "dapo",
     "arXiv 2503.14476",
     Estimator(
@@ -39,6 +39,6 @@ _DAPO_PER_PROMPT = Algorithm(
     ),
     paired=True,
     has_preset=False,
-    values_of=DAPO.name,
+    values_of=_DAPO.name,
 )
 """Every prompt has equal weight, as DAPO's formula is printed: `aggregation.prompt_mean`."""

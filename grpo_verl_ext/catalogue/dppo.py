@@ -1,4 +1,4 @@
-"""DPPO by total variation: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879."""
+"""DPPO by total variation and by KL: Qi et al., Rethinking the Trust Region in LLM RL, arXiv 2602.04879."""
 
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.clipped import check_clip_range
@@ -8,7 +8,7 @@ from grpo_verl_ext.catalogue.requires import AtMost
 from grpo_verl_ext.utils.keys import ACTOR
 
 
-def dppo(name: str, equation: str, loss_mode: str) -> Algorithm:
+def _dppo(name: str, equation: str, loss_mode: str) -> Algorithm:
     """Return DPPO with one of its divergences, on verl's loss of that name."""
     rows = (
         AtMost(
@@ -30,4 +30,4 @@ def dppo(name: str, equation: str, loss_mode: str) -> Algorithm:
     )
 
 
-DPPO = dppo("dppo", "eq. 13", "dppo_tv")
+_DPPO, _DPPO_KL = _dppo("dppo", "eq. 13", "dppo_tv"), _dppo("dppo_kl", "eq. 14", "dppo_kl")

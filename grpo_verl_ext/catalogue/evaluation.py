@@ -16,9 +16,11 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation, gvpo_terms, surrogate
 from grpo_verl_ext.algorithms import gvpo as formulas
+from grpo_verl_ext.algorithms.groups import group_sum
+from grpo_verl_ext.algorithms.mini_batch import PartOfRows, evaluated
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
-from grpo_verl_ext.catalogue.gvpo import ALL_TERMS, GvpoOptions
-from grpo_verl_ext.catalogue.record import Estimator, TokenLoss
+from grpo_verl_ext.catalogue.gvpo import GvpoOptions
+from grpo_verl_ext.catalogue.record import Estimator, Loss, TokenLoss
 
 BASELINES: dict[str, adv.Baseline] = {
     "group": adv.group_scaled,
@@ -57,9 +59,6 @@ def response_advantages(  # noqa: PLR0917  # rewards with all that is known of t
         member: False for rows that are no responses.
         learnt: the tokens that are learnt from; a weight that must sum to zero counts no row without any.
         scale_rewards: a name of `BASELINES`, for an estimator without a baseline of its own.
-
-    Raises:
-        ValueError: a reward is not finite, or too large.
     """
     if estimator.sums_to_zero:
         member = member & adv.has_tokens(learnt)
@@ -80,11 +79,7 @@ def token_advantages(
 def decoupled_advantages(
     estimator: Estimator, rewards: Tensor, weights: Sequence[float], group: Tensor, member: Tensor
 ) -> Tensor:
-    """Return the advantage of each response of an estimator of several rewards: (B, M) → (B,).
-
-    Raises:
-        ValueError: a reward is not finite, or too large.
-    """
+    """Return the advantage of each response of an estimator of several rewards: (B, M) → (B,)."""
     for each in rewards.unbind(dim=-1):
         _refuse_bad_rewards(estimator.name, each, member)
     return adv.decoupled(rewards, torch.tensor([*weights], device=rewards.device), group, member)
@@ -102,6 +97,52 @@ def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
         )
 
 
+# What a loss needs of a mini-batch whose rows are all here
+
+
+def statistic(loss: Loss, tokens: Tokens, group: Tensor, config: Any, seed: int = 0) -> Tensor | None:
+    """Return what the loss needs of the mini-batch: (B, T), 0 under the mask; None if nothing."""
+    needs, mask = loss.needs, tokens.response_mask.bool()
+    if needs is None:
+        return None
+    result = torch.zeros_like(mask, dtype=torch.promote_types(tokens.log_prob.dtype, torch.float32))
+    if len(mask) == 0:
+        return result
+    size = group_sum(adv.has_tokens(mask).long(), group)
+    number = torch.arange(len(mask), device=mask.device)
+    part = PartOfRows(
+        torch.stack([each.detach().double()[mask] for each in tokens[:3]]),
+        torch.stack([mask.sum(dim=-1), number, group, size]),
+    )
+    values = evaluated(lambda rows: needs.compute(rows, config), [part], own=0, seed=seed)
+    result[mask] = values.to(result)
+    return result
+
+
+def group_rows(
+    tokens: Tokens, group: Tensor, drift: Tensor, alpha: float = 0.0, anchor: Tensor | None = None
+) -> formulas.GroupRows:
+    """Return what GVPO's loss knows of whole prompts.
+
+    Args:
+        drift: Δ̄ on the tokens of each response, (B, T), from `statistic`.
+        alpha: α of the weights |y|^(−α).
+        anchor: log π′(y) of each response, (B,); None: π′ is the policy of ``old_log_prob``.
+    """
+    mask = tokens.response_mask.bool()
+    member, weight = adv.has_tokens(mask), formulas.length_weight(mask.sum(-1), alpha)
+    size = group_sum(member.long(), group)
+
+    def deviation(log_prob: Tensor) -> Tensor:
+        weighted = weight * log_prob.double()
+        sums = formulas.drift_sums(weighted, group, member, len(group))
+        return weighted - formulas.mean_drift(sums, group, member, size)
+
+    old = deviation(aggregation.sequence_sums(tokens.old_log_prob.double(), mask))
+    of_anchor = old if anchor is None else deviation(anchor)
+    return formulas.GroupRows(group, size, adv.per_response(drift, mask), old, of_anchor)
+
+
 # Losses of tokens
 
 
@@ -117,15 +158,17 @@ def token_loss(
     Args:
         statistic: what the loss needs of the mini-batch, (B, T); None where it needs nothing.
         rollout_is_weights: weights of tokens, (B, T), constants.
-
-    Raises:
-        ValueError: the loss does not return a number for each token, or a count is missing.
     """
     mini_batch, mask = MiniBatch.from_config(config), tokens.response_mask
     needed = () if statistic is None else (statistic,)
     of_tokens = loss.per_token(*tokens, config, *needed)
-    _refuse_shape(loss.name, of_tokens, tokens.log_prob)
-    kept = _on_policy(tokens, config)
+    if of_tokens.shape != mask.shape:
+        raise ValueError(
+            f"the loss {loss.name} returned shape {tuple(of_tokens.shape)}; valid is one number per "
+            f"token, {tuple(mask.shape)}, not yet averaged. Type: return -advantages * log_prob"
+        )
+    threshold = config.policy_loss.get("off_policy_mask_threshold")
+    kept = None if threshold is None else surrogate.off_policy_mask(*tokens, threshold=float(threshold))
     for weights in (kept, rollout_is_weights):
         if weights is not None:
             of_tokens = surrogate.reweighted(of_tokens, weights, mask)
@@ -140,19 +183,6 @@ def token_loss(
     if loss.average is None:
         return averaged(of_tokens, mask, config.loss_agg_mode, mini_batch), metrics
     return loss.average.reduce(of_tokens, mask, mini_batch), metrics
-
-
-def _refuse_shape(name: str, loss: Tensor, like: Tensor) -> None:
-    if loss.shape != like.shape:
-        raise ValueError(
-            f"the loss {name} returned shape {tuple(loss.shape)}; valid is one number per "
-            f"token, {tuple(like.shape)}, not yet averaged. Type: return -advantages * log_prob"
-        )
-
-
-def _on_policy(tokens: Tokens, config: Any) -> Tensor | None:
-    threshold = config.policy_loss.get("off_policy_mask_threshold")
-    return None if threshold is None else surrogate.off_policy_mask(*tokens, threshold=float(threshold))
 
 
 def _events(
@@ -214,7 +244,8 @@ def group_loss(
     residual = formulas.residual(log_ratio, targets, drift, beta)
     rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
-    per_response = _loss_of(options.gvpo_terms, residual, size, moments, beta)
+    ablated = gvpo_terms.ABLATED_LOSSES.get(options.gvpo_terms)
+    per_response = ablated(moments, beta) if ablated else formulas.squared_error(residual, size)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
     summed = (per_response, *parts, *moments[:3], formulas.share_of_prompt(drift.abs(), size))
     loss, *others = (mini_batch_mean(value, mini_batch) for value in summed)
@@ -228,13 +259,6 @@ def group_loss(
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
     metrics |= metrics_of(of_tokens, response_mask, config, mini_batch)
     return GroupLossResult(loss, metrics, torch.where(is_member, formulas.weights(residual), 0), moments)
-
-
-def _loss_of(terms: str, residual: Tensor, size: Tensor, moments: gvpo_terms.Moments, beta: float) -> Tensor:
-    """Return what each response adds to the loss: (B,)."""
-    if terms == ALL_TERMS:
-        return formulas.squared_error(residual, size)
-    return gvpo_terms.ABLATED_LOSSES[terms](moments, beta)
 
 
 def mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:

@@ -4,7 +4,7 @@ from grpo_verl_ext.algorithms.advantages import decoupled
 from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 
-GDPO = Algorithm(
+_GDPO = Algorithm(
     "gdpo",
     "arXiv 2601.05242",
     Estimator("gdpo_outcome", str(decoupled.__doc__), several_rewards=True),

@@ -24,7 +24,7 @@ def _geometric_mean(
     return surrogate.geometric_mean_surrogate(*tokens, log_clip_low=clip.low, log_clip_high=clip.high)
 
 
-def events(
+def _events(
     log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
 ) -> surrogate.TokenEvents:
     """Return the tokens that the clip cut off: `surrogate.geometric_mean_events`."""
@@ -34,7 +34,7 @@ def events(
     )
 
 
-GMPO = Algorithm(
+_GMPO = Algorithm(
     "gmpo",
     "arXiv 2507.20673",
     GRPO_OUTCOME,
@@ -42,7 +42,7 @@ GMPO = Algorithm(
         "gmpo",
         _geometric_mean,
         SEQUENCE_MEAN_TOKEN_MEAN,
-        events,
+        _events,
         doc=str(surrogate.geometric_mean_surrogate.__doc__),
         one_output=ONE_OUTPUT,
         settings=(check_clip_range,),

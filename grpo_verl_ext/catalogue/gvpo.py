@@ -20,9 +20,9 @@ from grpo_verl_ext.utils.keys import ACTOR, BYPASS, POLICY_LOSS, ROLLOUT, SECTIO
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
 _NAME = "gvpo"
-ALL_TERMS = "all"
+_ALL_TERMS = "all"
 """Value of ``policy_loss.gvpo_terms`` for GVPO itself; the others are in `gvpo_terms.ABLATED_LOSSES`."""
-TERMS = (ALL_TERMS, *gvpo_terms.ABLATED_LOSSES)
+_TERMS = (_ALL_TERMS, *gvpo_terms.ABLATED_LOSSES)
 
 ANCHOR = f"{SECTION}.gvpo_anchor"
 ANCHORS = {"old": "old_log_probs", "ref": "ref_log_prob"}
@@ -45,8 +45,8 @@ class GvpoOptions(Section):
     gvpo_alpha: Annotated[Number, Field(ge=0)] = option(
         0.0, "α of a response's weight |y|^(−α); GVPO's is 0", "a finite number ≥ 0", "0"
     )
-    gvpo_terms: Literal[TERMS] = option(  # type: ignore[valid-type]
-        ALL_TERMS, "GVPO, or its paper's ablation", TERMS, ALL_TERMS
+    gvpo_terms: Literal[_TERMS] = option(  # type: ignore[valid-type]
+        _ALL_TERMS, "GVPO, or its paper's ablation", _TERMS, _ALL_TERMS
     )
     gvpo_terms_ablation: bool = option(False, "needed for the ablation")
 
@@ -63,16 +63,16 @@ def _drift(rows: MiniBatchRows, actor: Any) -> Tensor:
 def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
     """Refuse GVPO without one of its terms, unless ``gvpo_terms_ablation`` says that this is meant."""
     policy_loss = actor["policy_loss"]
-    terms, acknowledged = policy_loss.get("gvpo_terms", ALL_TERMS), f"{POLICY_LOSS}.gvpo_terms_ablation"
-    if terms != ALL_TERMS and not policy_loss.get("gvpo_terms_ablation", False):
+    terms, acknowledged = policy_loss.get("gvpo_terms", _ALL_TERMS), f"{POLICY_LOSS}.gvpo_terms_ablation"
+    if terms != _ALL_TERMS and not policy_loss.get("gvpo_terms_ablation", False):
         raise SettingError(
             f"{POLICY_LOSS}.gvpo_terms",
             terms,
             why="without one of its terms the loss has another minimiser than π′ e^{R/β}, or none; it is the "
             "paper's ablation, not an algorithm",
-            valid=ALL_TERMS,
+            valid=_ALL_TERMS,
             fix=Line(
-                f"{POLICY_LOSS}.gvpo_terms={ALL_TERMS}",
+                f"{POLICY_LOSS}.gvpo_terms={_ALL_TERMS}",
                 more=f", or in a grid that measures it: +{acknowledged}=true",
             ),
         )

@@ -63,7 +63,7 @@ _UPDATES = Below(
     line=Line(f'{_MINI_BATCH}="${{grpo_ext.share:${{data.train_batch_size}},1,8}}"'),
 )
 
-KL_COV = Algorithm(
+_KL_COV = Algorithm(
     "kl_cov",
     "arXiv 2505.22617",
     GRPO_OUTCOME,

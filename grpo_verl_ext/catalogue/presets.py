@@ -55,11 +55,7 @@ class Preset:
 
 
 def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
-    """Return the preset ``algo/NAME.yaml`` of a folder.
-
-    Raises:
-        RecordError: it is not there, cannot be read, or has another estimator, loss, average or name.
-    """
+    """Return the preset ``algo/NAME.yaml`` of a folder."""
     name, file = algorithm.name, folder / "algo" / f"{algorithm.name}.yaml"
     try:
         text = file.read_text("utf-8")
@@ -76,21 +72,17 @@ def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
         found = OmegaConf.select(values, key)
         if found != expected:
             raise RecordError(name, f"preset's {key}", found, f"the record has {expected}")
+    options = {
+        key: OmegaConf.select(actor.policy_loss, key, throw_on_resolution_failure=False)
+        for key in (algorithm.loss.options.model_fields if algorithm.loss.options else ())
+    }
     return Preset(
         (values.algorithm.get("grpo_ext") or {}).get("scale_rewards"),
         {key: actor[key] for key in _NUMBERS if key in actor},
-        dict(_options(algorithm, actor.policy_loss)),
+        {key: value for key, value in options.items() if value is not None},
         cast(DictConfig, values),
         text,
     )
-
-
-def _options(algorithm: Algorithm, policy_loss: DictConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the loss's options that the preset sets and that depend on no other key."""
-    for key in algorithm.loss.options.model_fields if algorithm.loss.options else ():
-        value = OmegaConf.select(policy_loss, key, throw_on_resolution_failure=False)
-        if value is not None:
-            yield key, value
 
 
 def comments_of(text: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ What stands under the mask does not count, NaN included. Gradient flows through 
 verl's ActorConfig; a loss with options reads them from ``config.policy_loss``. A loss that `Loss.needs` a
 statistic gets it as a sixth argument, (B, T), 0 under the mask.
 """
-Events = Callable[[Tensor, Tensor, Tensor, Any], "TokenEvents"]
+_Events = Callable[[Tensor, Tensor, Tensor, Any], "TokenEvents"]
 """(log-ratio, advantages, response_mask, config) → the tokens that the loss cut off, for the metrics."""
 
 
@@ -132,7 +132,7 @@ class TokenLoss(Loss):
 
     per_token: PerToken
     average: Average | None = None
-    events: Events | None = None
+    events: _Events | None = None
 
 
 @dataclass(frozen=True)

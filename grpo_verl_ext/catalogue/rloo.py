@@ -4,7 +4,7 @@ from grpo_verl_ext.algorithms.advantages import leave_one_out
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 from grpo_verl_ext.catalogue.verls import GPG
 
-RLOO = Algorithm(
+_RLOO = Algorithm(
     "rloo",
     "arXiv 2402.14740",
     Estimator("rloo_outcome", str(leave_one_out.__doc__), leave_one_out),

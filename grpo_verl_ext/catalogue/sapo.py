@@ -3,7 +3,7 @@
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, VerlsLoss
 
-SAPO = Algorithm(
+_SAPO = Algorithm(
     "sapo",
     "arXiv 2511.20347",
     GRPO_OUTCOME,

@@ -18,7 +18,7 @@ def _topr(
     return topr_loss(log_prob, old_log_prob, advantages, response_mask)
 
 
-TOPR = Algorithm(
+_TOPR = Algorithm(
     "topr",
     "arXiv 2503.14286",
     DR_GRPO.estimator,

@@ -24,8 +24,8 @@ GPG = VerlsLoss(
     ),
 )
 _GEO_MEAN = VerlsLoss("geo_mean", exact_preset="+algo=gmpo")
-CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo=clip_cov")
-KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")
+_CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo=clip_cov")
+_KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")
 
 VERLS_ESTIMATORS = (
     VerlsEstimator("grpo", kl_in_loss=True),

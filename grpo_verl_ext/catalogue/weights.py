@@ -18,7 +18,7 @@ from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, MODE, SECTION, setting
 
 ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
 """Why such losses refuse a session with several outputs."""
-WEIGHTS, REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
+WEIGHTS, _REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
 _STORED = f"{SECTION}.stored_responses"
 _CACHE = "skip.rollout_tq.enable"
 """verl's key for rollouts of an earlier run, or step, in the place of sampled ones."""
@@ -48,7 +48,10 @@ def wrote_another_policy(config: DictConfig) -> bool:
 
 
 WHOLE_RESPONSES = NoneWith(
-    REJECTION, "token", "changes the log-ratio of a response, by which the loss weighs all of it", refuse=True
+    _REJECTION,
+    "token",
+    "changes the log-ratio of a response, by which the loss weighs all of it",
+    refuse=True,
 )
 """What is left of a response has another log-ratio, chosen for being small."""
 

@@ -22,8 +22,8 @@ from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.algorithms import gvpo, mini_batch
-from grpo_verl_ext.algorithms.aggregation import sequence_sums
+from grpo_verl_ext.catalogue import evaluation
+from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
 
 _F64 = torch.float64
@@ -94,9 +94,10 @@ class Rollout:
             rewards.flatten(), torch.arange(len(ends)).repeat_interleave(2), ends.flatten()
         )
 
-    def at_first(self) -> Rollout:
-        """Return the same at the first update, whose policy is the old one."""
-        return replace(self, log_prob=self.old_log_prob)
+    @property
+    def tokens(self) -> evaluation.Tokens:
+        """What a loss gets of the responses."""
+        return evaluation.Tokens(self.log_prob, self.old_log_prob, self.advantages, self.response_mask)
 
     def to(self, dtype: torch.dtype) -> Rollout:
         """Return the same with other floating-point numbers."""
@@ -104,95 +105,59 @@ class Rollout:
         changed: dict[str, Any] = {name: x.to(dtype) for name, x in tensors.items() if x.is_floating_point()}
         return replace(self, **changed)
 
-    def groups(self, alpha: float = 0.0, anchor: Tensor | None = None) -> gvpo.GroupRows:
-        """Return the groups, with Δ̄ at the policy before the update, as a worker gives them to the loss.
-
-        Args:
-            alpha: α of the weights |y|^(−α).
-            anchor: log π′(y) of each response, (B,); None where the anchor is the old policy.
-        """
-        member, size = self._members()
-        weight = gvpo.length_weight(self.response_mask.sum(-1), alpha)
-
-        def mean(values: Tensor) -> Tensor:
-            sums = gvpo.drift_sums(values, self.prompt, member, len(member))
-            return gvpo.mean_drift(sums, self.prompt, member, size)
-
-        both = self.log_prob.detach(), self.old_log_prob
-        new, old = (weight * sequence_sums(each.double(), self.response_mask) for each in both)
-        anchors = old if anchor is None else weight * anchor
-        return gvpo.GroupRows(self.prompt, size, mean(new - old), old - mean(old), anchors - mean(anchors))
-
-    def _members(self) -> tuple[Tensor, Tensor]:
-        """Return which responses have tokens, and how many of their prompt's have: (B,) each."""
-        member = self.response_mask.any(-1)
-        return member, self.prompt.bincount(weights=member)[self.prompt].long()
-
-    def statistic(self, config: Any) -> Tensor | None:
-        """Return what the configured loss needs of the mini-batch, for each token: (B, T)."""
-        loss, mask = catalogue.LOSSES.get(str(config.policy_loss.loss_mode)), self.response_mask.bool()
-        if loss is None or loss.needs is None:
-            return None
-        compute = loss.needs.compute
-        columns = torch.stack([self.log_prob.detach(), self.old_log_prob, self.advantages])
-        rows = mask.sum(-1), torch.arange(len(mask)), self.prompt, self._members()[1]
-        part = mini_batch.PartOfRows(columns[:, mask], torch.stack(rows))
-        values = mini_batch.evaluated(lambda each: compute(each, config), [part], own=0, seed=0)
-        return torch.zeros_like(columns[0]).masked_scatter(mask, values.to(columns.dtype))
-
     def micro_batch(
         self, rows: list[int], dp_size: int, *, with_entropy: bool = False
     ) -> tuple[dict[str, Tensor], TensorDict]:
         """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
-        lengths = [self.lengths[row] for row in rows]
-
-        def output(values: Tensor) -> Tensor:  # the last position of the prompt is about the first token
-            return _jagged(pad(values, (_PROMPT_LENGTH - 1, 1))[rows], [_PROMPT_LENGTH + n for n in lengths])
-
-        columns = {
-            "responses": torch.zeros_like(self.response_mask),
-            "response_mask": self.response_mask,
-            "old_log_probs": self.old_log_prob,
-            "ref_log_prob": self.ref_log_prob,
-            "advantages": self.advantages,
-        }
+        columns = {"responses": torch.zeros_like(self.response_mask), "response_mask": self.response_mask}
+        columns |= {"old_log_probs": self.old_log_prob, "ref_log_prob": self.ref_log_prob}
+        columns |= {"advantages": self.advantages}
         if self.rollout_is_weights is not None:
             columns["rollout_is_weights"] = self.rollout_is_weights
+        lengths = [self.lengths[row] for row in rows]
         fields = {name: _jagged(values[rows], lengths) for name, values in columns.items()}
         prompts = torch.zeros(len(rows), _PROMPT_LENGTH, dtype=torch.int64)
         fields["prompts"] = _jagged(prompts, [_PROMPT_LENGTH] * len(rows))
         data = TensorDict(fields, batch_size=len(rows))
         counts = {"batch_num_tokens": int(self.response_mask.sum()), "global_batch_size": len(self.lengths)}
         tu.assign_non_tensor(data, dp_size=dp_size, **counts)
-        entropy = {"entropy": output(self.entropy)} if with_entropy else {}
-        return {"log_probs": output(self.log_prob)} | entropy, data
+        outputs = {"log_probs": self.log_prob} | ({"entropy": self.entropy} if with_entropy else {})
+        around = (_PROMPT_LENGTH - 1, 1)  # the last position of the prompt is about the first token
+        whole = [_PROMPT_LENGTH + length for length in lengths]
+        return {name: _jagged(pad(x, around)[rows], whole) for name, x in outputs.items()}, data
 
     def value_and_gradient(
-        self, actor: Any, ranks: list[list[list[int]]], groups: gvpo.GroupRows | None
+        self, actor: Any, ranks: list[list[list[int]]], *, is_ours: bool = True, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return L, and its gradient by log-probs and entropies: (2, B, T), combined from parts as verl does.
 
         Args:
             actor: verl's dataclass.
             ranks: the micro-batches of each rank.
-            groups: of all rows, which a worker of this package passes to the loss; None in one of verl's.
+            is_ours: whether a worker of this package passes the loss what it needs of the mini-batch.
+            anchor: log π′(y) of each response, (B,); None where GVPO's anchor is the old policy.
         """
         log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
         rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
-        statistic = rows.statistic(actor) if groups else None
+        loss = catalogue.LOSSES.get(str(actor.policy_loss.loss_mode)) if is_ours else None
+        statistic: Any = loss and evaluation.statistic(loss, self.tokens, self.prompt, actor)
+        groups: Any = None
+        if isinstance(loss, catalogue.GroupLoss):
+            alpha = alpha_of(actor.policy_loss)
+            groups = evaluation.group_rows(self.tokens, self.prompt, statistic, alpha, anchor)
         for numbers in (numbers for rank in ranks for numbers in rank):
             output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
             width = max(rows.lengths[number] for number in numbers)
             with ExitStack() as stack:
                 if groups:
-                    columns: Any = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
-                    stack.enter_context(wire.GROUPS.set(gvpo.GroupRows(*columns)))
+                    own = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
+                    stack.enter_context(wire.GROUPS.set(type(groups)(*own)))
                 if statistic is not None:
                     stack.enter_context(wire.STATISTIC.set(statistic[numbers, :width]))
-                loss, _ = ppo_loss(actor, output, data)
-            if loss.requires_grad:
-                (loss / len(ranks)).backward()
-            value += loss.detach() / len(ranks)
+                part, _ = ppo_loss(actor, output, data)
+            if part.requires_grad:
+                (part / len(ranks)).backward()
+            value += part.detach() / len(ranks)
         gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in (log_prob, entropy)]
         return value, torch.stack(gradients)
 

@@ -11,7 +11,6 @@ import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,14 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
-from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.catalogue.record import CLIPS
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, cut, synthetic_rollout
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, synthetic_rollout
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.estimators import anchor_field, anchored_targets
 
-_OTHER_DRIVERS = {keys.FULLY_ASYNC, keys.ONE_STEP_OFF}
 _BUDGET = "data.max_response_length"
 _IN_TOKENS = (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length")
 """Keys that are, or may be, the response budget."""
@@ -84,92 +81,76 @@ def rollout_for(*configs: DictConfig) -> Rollout:
     return synthetic_rollout((each for each in bounds if isinstance(each, int | float)), max(2, *rewards))
 
 
-class Prepared:
-    """A configuration, made by `of_probe`, as verl's trainer and workers hold it; read once.
+class Training:
+    """What verl does with a configuration, made by `of_probe`, on a rollout.
 
     Attributes:
-        config: the whole.
         algorithm: verl's section, resolved.
-        actor: verl's dataclass of the actor.
-        is_ours: whether a trainer mode of this package trains.
+        actor: verl's dataclass.
     """
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
         self.algorithm: Any = OmegaConf.create(OmegaConf.to_container(config.algorithm, resolve=True))
         self.actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        is_v1 = setting(config, "trainer.use_v1", True) and not _OTHER_DRIVERS & {*config}
-        self.is_ours = bool(is_v1) and setting(config, keys.MODE) in TRAINER_MODES
+        is_other = not setting(config, "trainer.use_v1", True) or keys.FULLY_ASYNC in config
+        is_other = is_other or keys.ONE_STEP_OFF in config
+        self._is_ours = not is_other and setting(config, keys.MODE) in TRAINER_MODES
+        self._anchor = anchor_field(setting(config, f"{SECTION}.gvpo_anchor", "old"))
+        self._rewards = setting(config, "algorithm.gdpo_reward_keys")
 
+    def scored(self, rollout: Rollout) -> tuple[Rollout, DataProto]:
+        """Return the rollout with old log-probs, mask and weights of the training, and verl's scored batch.
 
-class Training:
-    """What verl would do with a configuration on a rollout, whose ``log_prob`` is the policy to update.
-
-    Attributes:
-        rollout: with the old log-probs of the training.
-    """
-
-    def __init__(self, prepared: Prepared, rollout: Rollout) -> None:
-        self._algorithm, self._config = prepared.algorithm, prepared.config
-        self.actor, self._is_ours = prepared.actor, prepared.is_ours
-        is_bypassed = setting(prepared.config, keys.BYPASS)
-        self.rollout = replace(rollout, old_log_prob=rollout.rollout_log_prob) if is_bypassed else rollout
-        self._rewards = setting(prepared.config, "algorithm.gdpo_reward_keys")
-        self._anchor = anchor_field(setting(prepared.config, f"{SECTION}.gvpo_anchor", "old"))
-
-    @cached_property
-    def scored(self) -> DataProto:
-        """The padded batch with rewards, after KL and rollout correction, as verl's trainer has it."""
-        rows, algorithm = self.rollout, self._algorithm
+        Both are as KL in the reward and rollout correction leave them.
+        """
+        correction = self.algorithm.get("rollout_correction")
+        is_recorded = setting(self.config, f"{ROLLOUT}.calculate_log_probs")
+        if setting(self.config, keys.BYPASS):
+            rollout, correction = replace(rollout, old_log_prob=rollout.rollout_log_prob), None
         columns = {
-            "response_mask": rows.response_mask,
-            "token_level_scores": rows.scores,
-            "token_level_rewards": rows.scores,
-            "old_log_probs": rows.old_log_prob,
-            "ref_log_prob": rows.ref_log_prob,
-            "rollout_log_probs": rows.rollout_log_prob,
-            "values": rows.values,
+            "response_mask": rollout.response_mask,
+            "token_level_scores": rollout.scores,
+            "token_level_rewards": rollout.scores,
+            "old_log_probs": rollout.old_log_prob,
+            "ref_log_prob": rollout.ref_log_prob,
+            "rollout_log_probs": rollout.rollout_log_prob,
+            "values": rollout.values,
             # What some of verl's own estimators ask for beside.
-            "reward_baselines": rows.rewards[:, 0].mean().expand(len(rows.lengths)),
-            "sum_pi_squared": torch.full_like(rows.log_prob, 0.3),
+            "reward_baselines": rollout.rewards[:, 0].mean().expand(len(rollout.lengths)),
+            "sum_pi_squared": torch.full_like(rollout.log_prob, 0.3),
         }
-        others = dict(zip(self._rewards or (), rows.rewards.T.tolist(), strict=False)) | {"uid": rows.prompts}
+        others = dict(zip(self._rewards or (), rollout.rewards.T.tolist(), strict=False))
+        others["uid"] = rollout.prompts
         data = DataProto(
-            batch=TensorDict(columns, batch_size=len(rows.lengths)),
+            batch=TensorDict(columns, batch_size=len(rollout.lengths)),
             non_tensor_batch={name: np.array(values, dtype=object) for name, values in others.items()},
         )
-        if algorithm.use_kl_in_reward:
-            controller = get_kl_controller(algorithm.kl_ctrl)
-            data, _ = apply_kl_penalty(data, kl_ctrl=controller, kl_penalty=algorithm.kl_penalty)
-        correction = algorithm.get("rollout_correction")
-        is_recorded = setting(self._config, f"{ROLLOUT}.calculate_log_probs")
-        if correction is not None and is_recorded and not correction.get("bypass_mode", False):
+        if self.algorithm.use_kl_in_reward:
+            controller = get_kl_controller(self.algorithm.kl_ctrl)
+            data, _ = apply_kl_penalty(data, kl_ctrl=controller, kl_penalty=self.algorithm.kl_penalty)
+        if correction is not None and is_recorded:
             data, _ = compute_rollout_correction_and_add_to_batch(data, correction)
-        return data
+        mask, weights = data.batch["response_mask"].long(), data.batch.get("rollout_is_weights")
+        return replace(rollout, response_mask=mask, rollout_is_weights=weights), data
 
-    @cached_property
-    def rows(self) -> Rollout:
-        """The rollout with what the loss gets: advantages, the mask that is left, and weights."""
-        algorithm, rollout, scored = self._algorithm, self.rollout, self.scored
+    def rows(self, rollout: Rollout) -> Rollout:
+        """Return a rollout with what the loss gets: beside the above, advantages."""
+        rows, data = self.scored(rollout)
         told: dict[Any, Any] = {
             wire.OUR_TRAINER: True,
-            wire.ROW_KEYS: [f"{prompt}_{row}_0" for row, prompt in enumerate(rollout.prompts)],
-            wire.STEPS: rollout.steps,
-            wire.SEVERAL_REWARDS: rollout.rewards[:, : len(self._rewards or (1, 2))],
+            wire.ROW_KEYS: [f"{prompt}_{row}_0" for row, prompt in enumerate(rows.prompts)],
+            wire.STEPS: rows.steps,
+            wire.SEVERAL_REWARDS: rows.rewards[:, : len(self._rewards or (1, 2))],
         }
         with ExitStack() as stack:
             for name, value in told.items() if self._is_ours else ():
                 stack.enter_context(name.set(value))
-            given = {name: algorithm[name] for name in ("adv_estimator", "gamma", "lam")}
-            given["norm_adv_by_std_in_grpo"] = algorithm.get("norm_adv_by_std_in_grpo", True)
-            data = compute_advantage(scored, **given, num_repeat=ROWS_PER_PROMPT, config=algorithm)
-        rows = replace(
-            rollout,
-            advantages=data.batch["advantages"],
-            response_mask=scored.batch["response_mask"].long(),
-            rollout_is_weights=scored.batch.get("rollout_is_weights"),
-        )
-        has_groups = self._is_ours and catalogue.has_groups(self._config)
+            given = {name: self.algorithm[name] for name in ("adv_estimator", "gamma", "lam")}
+            given["norm_adv_by_std_in_grpo"] = self.algorithm.get("norm_adv_by_std_in_grpo", True)
+            data = compute_advantage(data, **given, num_repeat=ROWS_PER_PROMPT, config=self.algorithm)
+        rows = replace(rows, advantages=data.batch["advantages"])
+        has_groups = self._is_ours and catalogue.has_groups(self.config)
         if self._anchor == wire.Field.OLD_LOG_PROBS or not has_groups:
             return rows
         _, fields = rows.micro_batch([*range(len(rows.lengths))], dp_size=1)
@@ -178,23 +159,21 @@ class Training:
         return replace(rows, advantages=torch.zeros_like(rows.log_prob).masked_scatter(rows.given, targets))
 
     def value_and_gradient(
-        self, ranks: list[list[list[int]]] | None = None, old_shift: float = 0.0
+        self, rows: Rollout, ranks: list[list[list[int]]] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return L, and its gradient by log-probs and entropies: (2, B, T).
 
         Args:
+            rows: as `rows` returns them, whose ``log_prob`` is the policy to update.
             ranks: the micro-batches of each rank; None: all rows in one.
-            old_shift: added to the old log-probs that the loss gets, and to nothing before it.
         """
-        rows = replace(self.rows, old_log_prob=self.rows.old_log_prob + old_shift)
-        groups = None
-        if self._is_ours:
-            of_ref = sequence_sums(rows.ref_log_prob, rows.response_mask)
-            known = {wire.Field.OLD_LOG_PROBS: None, wire.Field.REF_LOG_PROB: of_ref}
-            groups = rows.groups(alpha_of(self.actor.policy_loss), known.get(self._anchor, rows.of_anchor))
-        return rows.value_and_gradient(self.actor, ranks or cut(rows.lengths, "whole", 1), groups)
+        of_ref = sequence_sums(rows.ref_log_prob, rows.response_mask)
+        anchors = {wire.Field.OLD_LOG_PROBS: None, wire.Field.REF_LOG_PROB: of_ref}
+        anchor = anchors.get(self._anchor, rows.of_anchor)
+        whole = [[[*range(len(rows.lengths))]]]
+        return rows.value_and_gradient(self.actor, ranks or whole, is_ours=self._is_ours, anchor=anchor)
 
-    def weights(self, ranks: list[list[list[int]]] | None = None, old_shift: float = 0.0) -> Tensor:
+    def weights(self, rows: Rollout, ranks: list[list[list[int]]] | None = None) -> Tensor:
         """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,)."""
-        _, gradient = self.value_and_gradient(ranks, old_shift)
-        return -gradient[:, self.rollout.given].flatten()
+        _, gradient = self.value_and_gradient(rows, ranks)
+        return -gradient[:, rows.given].flatten()

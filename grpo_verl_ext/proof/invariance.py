@@ -6,6 +6,7 @@ mini-batch on one rank. `COVERED` says what the mini-batch has, `NOT_COVERED` wh
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, Toke
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOSS_AGG_MODES
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
-from grpo_verl_ext.proof.gradient import Prepared, Training, changed, of_probe
+from grpo_verl_ext.proof.gradient import Training, changed, of_probe
 from grpo_verl_ext.proof.reference import VERLS_LOSSES
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import numbers_as_text
@@ -74,7 +75,6 @@ class Case:
 
 
 def _case_of(algorithm: Algorithm) -> Case:
-    """Return an algorithm with all that its preset sets."""
     loss, preset, mode = algorithm.loss, PRESETS.get(algorithm.name), algorithm.loss_agg_mode
     return Case(
         algorithm.name,
@@ -107,11 +107,7 @@ VERL_CASES = (
 
 @dataclass(frozen=True)
 class _Measurement:
-    """Relative errors of one cut against the uncut mini-batch.
-
-    Attributes:
-        constant: no gradient of the loss, without the terms beside it, reaches ``log_prob``.
-    """
+    """Relative errors of one cut against the uncut mini-batch, and what they mean."""
 
     loss: str
     dtype: str
@@ -122,27 +118,23 @@ class _Measurement:
     tolerance: float
     split_dependent: bool
     constant: bool
+    """No gradient of the loss, without the terms beside it, reaches ``log_prob``."""
+    verdict: str = field(init=False)
+    passed: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        verdict = "by definition" if self.split_dependent else "NOT invariant"
+        if self.error <= self.tolerance:
+            verdict = "invariant"
+        elif not math.isfinite(self.error):
+            verdict = "CONSTANT" if self.constant else "NaN or infinite"
+        object.__setattr__(self, "verdict", verdict)
+        object.__setattr__(self, "passed", verdict in ("invariant", "by definition"))
 
     @property
     def error(self) -> float:
         """The larger of the two errors; infinite for NaN and for a constant loss."""
         return math.inf if self.constant else largest((self.value_error, self.gradient_error))
-
-    @property
-    def verdict(self) -> str:
-        """Why it has passed or failed."""
-        if self.constant:
-            return "CONSTANT"
-        if not math.isfinite(self.error):
-            return "NaN or infinite"
-        if self.error <= self.tolerance:
-            return "invariant"
-        return "by definition" if self.split_dependent else "NOT invariant"
-
-    @property
-    def passed(self) -> bool:
-        """Whether the error is within tolerance, or the loss split-dependent by definition."""
-        return self.verdict in ("invariant", "by definition")
 
 
 @functools.cache
@@ -150,16 +142,12 @@ def _default() -> DictConfig:
     return of_probe(composed([]))
 
 
-def prepared(case: Case, **actor: Any) -> Prepared:
-    """Return the configuration of a case, with other values of ``actor``, as verl holds it.
-
-    Raises:
-        ValueError: verl refuses a value.
-    """
+def training_of(case: Case, **actor: Any) -> Training:
+    """Return the training of a case, with other values of ``actor``; ValueError where verl refuses one."""
     values = {ESTIMATOR: GRPO.estimator.name, MODE: TRAINER_MODES[0], **case.values, LOSS: case.loss_mode}
     values |= {AGGREGATION: case.loss_agg_mode, SCALE_FACTOR: case.loss_scale_factor}
     try:
-        return Prepared(changed(_default(), values | {f"{ACTOR}.{name}": actor[name] for name in actor}))
+        return Training(changed(_default(), values | {f"{ACTOR}.{name}": actor[name] for name in actor}))
     except InstantiationException as error:
         raise (error.__cause__ or error) from None
 
@@ -181,15 +169,15 @@ def measure(
     cases, dtypes = tuple(cases), tuple(dtypes)
     if not (cases and dtypes and dp_sizes):
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
-    for case, dtype in ((case, dtype) for dtype in dtypes for case in cases):
-        rollout = synthetic_rollout(seed=seed).to(dtype)
-        training, constant = Training(prepared(case, **_BESIDE), rollout), is_constant(case, seed, dtype)
-        whole = training.value_and_gradient()
+    for dtype, case in itertools.product(dtypes, cases):
+        training, constant = training_of(case, **_BESIDE), is_constant(case, seed, dtype)
+        rows = training.rows(synthetic_rollout(seed=seed).to(dtype))
+        whole = training.value_and_gradient(rows)
         scales = torch.maximum(whole[0].abs(), whole[1].abs().sum()), whole[1].abs().max()
-        for dp_size, split in ((dp_size, split) for dp_size in dp_sizes for split in SPLITS):
-            found = training.value_and_gradient(cut(rollout.lengths, split, dp_size))
-            columns = zip(found, whole, scales, strict=True)
+        for dp_size, split in itertools.product(dp_sizes, SPLITS):
+            found = training.value_and_gradient(rows, cut(rows.lengths, split, dp_size))
             # NaN where one of them has it, or the scale is 0.
+            columns = zip(found, whole, scales, strict=True)
             of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)
             name, of_case = str(dtype).removeprefix("torch."), (case.split_dependent, constant)
             errors = of_value, of_gradient, TOLERANCE[dtype]
@@ -198,28 +186,8 @@ def measure(
 
 def is_constant(case: Case, seed: int, dtype: torch.dtype) -> bool:
     """Return whether no gradient of the loss alone reaches a log-prob of the uncut mini-batch."""
-    alone = prepared(case, use_kl_loss=False, entropy_coeff=0)
-    return not Training(alone, synthetic_rollout(seed=seed).to(dtype)).weights().any()
-
-
-def _summary(measurements: Iterable[_Measurement]) -> Table:
-    """Return a table with a row per loss and dtype: the worst errors, their split × ranks, the verdict."""
-    worst: dict[tuple[str, str], _Measurement] = {}
-    for m in measurements:
-        seen = worst.setdefault((m.loss, m.dtype), m)
-        if m.error > seen.error:
-            worst[m.loss, m.dtype] = m
-    loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
-    table = Table(loss, "dtype", "value", "gradient", "worst cut", "verdict")
-    table.title = "Largest relative errors"
-    table.caption = (
-        "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; "
-        "CONSTANT: without KL and entropy terms no gradient reaches log_prob"
-    )
-    for m in worst.values():
-        errors = f"{m.value_error:.1e}", f"{m.gradient_error:.1e}"
-        table.add_row(m.loss, m.dtype, *errors, f"{m.split} × {m.dp_size}", m.verdict)
-    return table
+    alone = training_of(case, use_kl_loss=False, entropy_coeff=0)
+    return not alone.weights(alone.rows(synthetic_rollout(seed=seed).to(dtype))).any()
 
 
 def own_case(
@@ -249,14 +217,14 @@ def own_case(
         )
     own = PRESETS[loss_mode].leaves if loss_mode in PRESETS else {}
     case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, values=own)
-    actor = prepared(case).actor
+    actor = training_of(case).actor
     if loss_mode in LOSSES:
         check_loss(LOSSES[loss_mode], actor)
     return case
 
 
 def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
-    """Measure and print; return False if one of our losses fails, as `_Measurement.passed` says.
+    """Measure and print; return False if one of our losses has not `_Measurement.passed`.
 
     Args:
         own: a user's loss to measure instead of ours.
@@ -268,12 +236,23 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
     all_ = ours + (list(measure(VERL_CASES, seed=seed)) if include_verl else [])
     passed = all(m.passed for m in ours)
     if as_json:
-        rows = [asdict(m) | {"verdict": m.verdict, "passed": m.passed} for m in all_]
+        rows = [asdict(m) for m in all_]
         content = {"passed": passed, "covered": COVERED, "not_covered": NOT_COVERED, "measurements": rows}
         print(numbers_as_text(content), end="")
-    else:
-        console = make_console()
-        print_table(console, _summary(all_))
-        for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
-            console.print("\n- ".join([f"{name}:", *lines]))
+        return passed
+    loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
+    table = Table(loss, "dtype", "value", "gradient", "worst cut", "verdict")
+    table.title = "Largest relative errors"
+    table.caption = (
+        "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; "
+        "CONSTANT: without KL and entropy terms no gradient reaches log_prob"
+    )
+    for _, of_loss in itertools.groupby(all_, key=lambda m: (m.loss, m.dtype)):
+        m = max(of_loss, key=lambda each: each.error)
+        errors = f"{m.value_error:.1e}", f"{m.gradient_error:.1e}"
+        table.add_row(m.loss, m.dtype, *errors, f"{m.split} × {m.dp_size}", m.verdict)
+    console = make_console()
+    print_table(console, table)
+    for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
+        console.print("\n- ".join([f"{name}:", *lines]))
     return passed

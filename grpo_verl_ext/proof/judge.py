@@ -8,7 +8,8 @@ notes, settings that change nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, Algorithm, Estimator, T
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.proof.batch import Rollout, cut
-from grpo_verl_ext.proof.gradient import Prepared, Training, changed, of_probe, rollout_for
+from grpo_verl_ext.proof.gradient import Training, changed, of_probe, rollout_for
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity, as_typed
 from grpo_verl_ext.utils.keys import (
@@ -60,10 +61,15 @@ _OF_ESTIMATOR = {"scale_rewards", "mask_truncated_completions", "gvpo_anchor"}
 
 
 class _Weights(NamedTuple):
-    """−∂L/∂log π at the first update on a rollout, and at a later one."""
+    """−∂L/∂log π at the first update on a rollout, whose policy is the old one, and at a later one."""
 
     first: Tensor
     later: Tensor
+
+    @classmethod
+    def of(cls, compute: Callable[[Rollout], Tensor], rollout: Rollout) -> _Weights:
+        """Compute both."""
+        return cls(*map(compute, (replace(rollout, log_prob=rollout.old_log_prob), rollout)))
 
     @property
     def are_right(self) -> bool:
@@ -73,12 +79,31 @@ class _Weights(NamedTuple):
 
     def distance(self, other: _Weights) -> float:
         """‖g − other‖/‖other‖, the larger of the two updates'; infinite for NaN."""
-        return max(_distance(self.first, other.first), _distance(self.later, other.later))
+        return max(map(_distance, self, other))
 
 
 def _distance(found: Tensor, expected: Tensor) -> float:
     away = float((found - expected).norm() / expected.norm().clamp(min=1e-300))
     return away if math.isfinite(away) else math.inf
+
+
+def _weights(config: DictConfig, rollout: Rollout) -> _Weights:
+    training = Training(config)
+    return _Weights.of(lambda each: training.weights(training.rows(each)), rollout)
+
+
+def _quietly(config: DictConfig, rollout: Rollout) -> _Weights | None:
+    """Return the weights; None where verl or an estimator or loss raises."""
+    try:
+        return _weights(config, rollout)
+    except Exception:  # noqa: BLE001  # the caller asks whether it does
+        return None
+
+
+def _promised(algorithm: Algorithm, config: DictConfig, rollout: Rollout) -> _Weights:
+    """Return what the record of a preset says of a rollout."""
+    training = Training(config)
+    return _Weights.of(lambda each: reference_weights(algorithm, training, each), rollout)
 
 
 class _Probe(NamedTuple):
@@ -105,18 +130,17 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
     papers = own if algorithm is None else changed(own, _papers_values(algorithm))
     probe = _Probe(config, own, rollout_for(own, papers), words, algorithm)
     try:
-        prepared = Prepared(own)
+        training = Training(own)
     except Exception:  # noqa: BLE001  # verl's own validation speaks of what its classes refuse
         return
     try:
-        training = Training(prepared, probe.rollout)
-        found = _Weights(Training(prepared, probe.rollout.at_first()).weights(), training.weights())
+        found, rows = _weights(own, probe.rollout), training.rows(probe.rollout)
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
         yield Finding("refused", *_refused(probe, error))
         return
     if algorithm is not None:
         try:
-            problems = list(_another(probe, algorithm, papers, found))
+            problems = [*_another(probe, algorithm, papers, found)]
         except SettingError:  # an option outside of its range, of which another check speaks
             problems = []
         yield from (Finding("gradient", Severity.WARNING, each) for each in problems)
@@ -124,8 +148,11 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
         fault = "no gradient" if found.later.isfinite().all() else "a gradient that is not finite"
         severity = Severity.ERROR if catalogue.knows(config) else Severity.WARNING
         yield Finding("no-gradient", severity, _fault(probe, f"has {fault}, on the probe's batch"))
-    yield from (Finding("cut", Severity.WARNING, each) for each in _cut(config, training, found.later))
-    yield from (Finding("ratio", Severity.WARNING, each) for each in _ratio(config, training, found.later))
+    yield from (Finding("cut", Severity.WARNING, each) for each in _cut(config, training, rows, found.later))
+    if several_updates(config) and found.later.any():
+        shifted = training.weights(replace(rows, old_log_prob=rows.old_log_prob + 0.1))
+        if torch.equal(shifted, found.later):
+            yield Finding("ratio", Severity.WARNING, _without_ratio(config))
 
 
 def _is_registered(config: DictConfig) -> bool:
@@ -172,12 +199,11 @@ def _fault(probe: _Probe, fault: str) -> Problem:
     return Problem(LOSS, setting(probe.config, LOSS), fix, seen=f"{_pair(probe.config)} {fault}")
 
 
-def _cut(config: DictConfig, training: Training, whole: Tensor) -> Iterator[Problem]:
+def _cut(config: DictConfig, training: Training, rows: Rollout, whole: Tensor) -> Iterator[Problem]:
     loss = catalogue.loss_of(config)
     if isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split:
         return
-    lengths = training.rollout.lengths
-    away = max(_distance(training.weights(cut(lengths, *each)), whole) for each in _CUTS)
+    away = max(_distance(training.weights(rows, cut(rows.lengths, *each)), whole) for each in _CUTS)
     if away <= TOLERANCE:
         return
     if setting(config, SCALE_FACTOR) is None and setting(config, AGGREGATION) == CONSTANT_LENGTH.mode:
@@ -189,26 +215,17 @@ def _cut(config: DictConfig, training: Training, whole: Tensor) -> Iterator[Prob
     yield Problem(key, setting(config, key), Line(line) if line else "", why=why)
 
 
-def _ratio(config: DictConfig, training: Training, later: Tensor) -> Iterator[Problem]:
-    if not several_updates(config) or not later.any():
-        return
-    if torch.equal(training.weights(old_shift=0.1), later):
-        key = f"{ACTOR}.ppo_mini_batch_size"
-        one_part = [f"{parts_of_step_key(config)}=1"] if parts_of_step(config) > 1 else []
-        yield Problem(
-            key,
-            setting(config, key),
-            Line(f"{key}=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1", *one_part),
-            why=f"a rollout is then used for several updates, and {LOSS}={setting(config, LOSS)} has no "
-            "ratio that corrects for a policy that has moved",
-            valid="one update on a rollout",
-        )
-
-
-def _promised(algorithm: Algorithm, config: DictConfig, rollout: Rollout) -> _Weights:
-    """Return what the record of a preset says of a rollout."""
-    both, prepared = (rollout.at_first(), rollout), Prepared(config)
-    return _Weights(*(reference_weights(algorithm, prepared, each) for each in both))
+def _without_ratio(config: DictConfig) -> Problem:
+    key = f"{ACTOR}.ppo_mini_batch_size"
+    one_part = [f"{parts_of_step_key(config)}=1"] if parts_of_step(config) > 1 else []
+    return Problem(
+        key,
+        setting(config, key),
+        Line(f"{key}=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1", *one_part),
+        why=f"a rollout is then used for several updates, and {LOSS}={setting(config, LOSS)} has no "
+        "ratio that corrects for a policy that has moved",
+        valid="one update on a rollout",
+    )
 
 
 def _another(probe: _Probe, algorithm: Algorithm, papers: DictConfig, found: _Weights) -> Iterator[Problem]:
@@ -293,15 +310,6 @@ def _set_by(
 
 def _without(key: str) -> Line:
     return Line(without=(key,), more=f"the same command without {key}")
-
-
-def _quietly(config: DictConfig, rollout: Rollout) -> _Weights | None:
-    """Return the weights; None where verl or an estimator or loss raises."""
-    try:
-        prepared = Prepared(config)
-        return _Weights(*(Training(prepared, each).weights() for each in (rollout.at_first(), rollout)))
-    except Exception:  # noqa: BLE001  # the caller asks whether it does
-        return None
 
 
 def presets_on(default: DictConfig) -> Iterator[tuple[str, float]]:

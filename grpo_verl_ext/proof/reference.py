@@ -23,8 +23,8 @@ from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.catalogue.clipped import ClipRange
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.proof.batch import Rollout
-from grpo_verl_ext.proof.gradient import Prepared, Training
-from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.proof.gradient import Training
+from grpo_verl_ext.utils.keys import setting
 from grpo_verl_ext.verl_plugin.config import Options
 
 VERLS_LOSSES = {
@@ -36,54 +36,56 @@ VERLS_LOSSES = {
 _KL_ESTIMATORS = {"kl": kl.k1, "k1": kl.k1, "mse": kl.k2, "k2": kl.k2, "low_var_kl": kl.k3, "k3": kl.k3}
 
 
-def reference_weights(algorithm: Algorithm, prepared: Prepared, rollout: Rollout) -> Tensor:
+def reference_weights(algorithm: Algorithm, training: Training, rollout: Rollout) -> Tensor:
     """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,).
 
     Args:
         algorithm: the record.
-        prepared: with the values of the record's preset where they are not the user's.
+        training: of the record's preset, where the values are not the user's.
         rollout: of which ``log_prob`` is the policy at the update.
     """
-    actor, training = prepared.actor, Training(prepared, rollout)
-    rows, data, mode = training.rollout, training.scored.batch, algorithm.loss_agg_mode
-    mask, log_prob = data["response_mask"].bool(), rows.log_prob.clone().requires_grad_()
-    entropy = torch.zeros_like(log_prob, requires_grad=True)
-    tokens, clip = int(mask.sum()), ClipRange.from_config(actor)
-    actor.global_batch_info.update(dp_size=1, batch_num_tokens=tokens, global_batch_size=len(mask))
+    (rows, _), actor, loss = training.scored(rollout), training.actor, algorithm.loss
+    mask, log_prob = rows.response_mask.bool(), rows.log_prob.clone().requires_grad_()
+    entropy, clip = torch.zeros_like(log_prob, requires_grad=True), ClipRange.from_config(actor)
+    actor.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=len(mask))
     known = {
         "log_prob": log_prob,
         "old_log_prob": rows.old_log_prob,
         "response_mask": mask,
-        "advantages": _advantages(algorithm, prepared, rows, mask),
-        "rollout_is_weights": data.get("rollout_is_weights"),
+        "advantages": _advantages(algorithm, training, rows, rollout.response_mask.bool()),
+        "rollout_is_weights": rows.rollout_is_weights,
         "groups": rows.prompts,
         "clip_ratio_low": clip.low,
         "clip_ratio_high": clip.high,
         "clip_ratio_c": clip.c,
         "loss_scale_factor": actor.loss_scale_factor,
         "off_policy_mask_threshold": actor.policy_loss.get("off_policy_mask_threshold", None),
-        "loss_agg_mode": mode,
+        "loss_agg_mode": algorithm.loss_agg_mode,
         "config": actor,
     }
-    options = algorithm.loss.options.model_fields if algorithm.loss.options else {}
+    options = loss.options.model_fields if loss.options else {}
     known |= {name: actor.policy_loss.get(name, field.default) for name, field in options.items()}
-    name = algorithm.loss.name if algorithm.no_call else algorithm.name
-    is_verls = isinstance(algorithm.loss, VerlsLoss)
-    function = VERLS_LOSSES[algorithm.loss.name] if is_verls else getattr(losses, name)
+    if isinstance(loss, VerlsLoss):
+        function = VERLS_LOSSES[loss.name]
+    else:
+        function = getattr(losses, loss.name if algorithm.no_call else algorithm.name)
     taken = {name: known[name] for name in inspect.signature(function).parameters if name in known}
-    counts, loss = MiniBatch.from_config(actor), torch.as_tensor(function(**taken)[0])
-    loss = loss - actor.entropy_coeff * averaged(entropy, mask, mode, counts)
+    value = torch.as_tensor(function(**taken)[0])
+    beside = [(-actor.entropy_coeff, entropy)]
     if actor.use_kl_loss:
         of_tokens = _kl(str(actor.kl_loss_type), log_prob, rows.ref_log_prob, mask)
-        loss = loss + actor.kl_loss_coef * averaged(of_tokens, mask, mode, counts)
-    gradients = torch.stack(torch.autograd.grad(loss, (log_prob, entropy)))
+        beside.append((actor.kl_loss_coef, of_tokens))
+    counts = MiniBatch.from_config(actor)
+    for coefficient, of_tokens in beside:
+        value = value + coefficient * averaged(of_tokens, mask, algorithm.loss_agg_mode, counts)
+    gradients = torch.stack(torch.autograd.grad(value, (log_prob, entropy)))
     return -gradients[:, rows.given].flatten()
 
 
 @torch.no_grad()
-def _advantages(algorithm: Algorithm, prepared: Prepared, rows: Rollout, mask: Tensor) -> Tensor:
-    section, estimator, rewards = prepared.config.algorithm, algorithm.estimator, rows.rewards
-    scores, written = rows.scores, rows.response_mask.bool()
+def _advantages(algorithm: Algorithm, training: Training, rows: Rollout, written: Tensor) -> Tensor:
+    section, estimator, scores = training.algorithm, algorithm.estimator, rows.scores
+    mask = rows.response_mask.bool()
     if section.use_kl_in_reward:
         of_tokens = _kl(str(section.kl_penalty), rows.old_log_prob, rows.ref_log_prob, written)
         scores = scores - section.kl_ctrl.kl_coef * of_tokens
@@ -97,19 +99,19 @@ def _advantages(algorithm: Algorithm, prepared: Prepared, rows: Rollout, mask: T
         return process_advantages(ends.rewards, ends.row, ends.end, learnt, rows.prompt, baseline=baseline)
     member = torch.ones_like(rows.prompt, dtype=torch.bool)
     if estimator.several_rewards:
-        names = setting(prepared.config, "algorithm.gdpo_reward_keys") or (1, 2)
-        weights = setting(prepared.config, "algorithm.gdpo_reward_weights") or [1.0] * len(names)
-        of_names = rewards[:, : len(names)]
+        names = setting(training.config, "algorithm.gdpo_reward_keys") or (1, 2)
+        weights = setting(training.config, "algorithm.gdpo_reward_weights") or [1.0] * len(names)
+        of_names = rows.rewards[:, : len(names)]
         each = evaluation.decoupled_advantages(estimator, of_names, weights, rows.prompt, member)
     else:
         totals = scores.sum(dim=-1)
         each = evaluation.response_advantages(estimator, totals, rows.prompt, member, learnt, scale)
     advantages = evaluation.token_advantages(estimator, each, mask, learnt, rows.prompt)
-    anchor = setting(prepared.config, f"{SECTION}.gvpo_anchor", "old")
-    if anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
+    if options.gvpo_anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
         return advantages
-    of_anchor = sequence_sums(rows.ref_log_prob, mask) if anchor == "ref" else rows.of_anchor
-    policy_loss, member = prepared.actor.policy_loss, adv.has_tokens(mask)
+    of_ref = sequence_sums(rows.ref_log_prob, mask)
+    of_anchor = of_ref if options.gvpo_anchor == "ref" else rows.of_anchor
+    policy_loss, member = training.actor.policy_loss, adv.has_tokens(mask)
     weight = gvpo.length_weight(mask.sum(-1), alpha_of(policy_loss))
     log_ratio = torch.where(member, weight * (sequence_sums(rows.old_log_prob, mask) - of_anchor), 0)
     rewards = adv.per_response(advantages, mask)

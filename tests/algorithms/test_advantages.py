@@ -90,14 +90,6 @@ def test_mean_scaled_by_hand():
     assert_close(found, [0.75 / 0.250001, 0.0, *[-0.25 / 0.250001] * 3, 0.0, 0.0])
 
 
-@given(st.integers(1, 8), st.integers(0, 8))
-def test_mean_scaled_weighs_right_answers_by_the_inverse_of_their_share(right, wrong):
-    n = right + wrong
-    found = advantages_of(mean_scaled, [1.0] * right + [0.0] * wrong, ["x"] * n)
-    # ε/(mean + ε) ≤ 1e-6 · n
-    assert found.tolist() == pytest.approx([n / right - 1] * right + [-1.0] * wrong, rel=1e-5, abs=1e-12)
-
-
 @given(st.lists(st.tuples(st.integers(0, 16), st.sampled_from("abcdefgh")), min_size=1, max_size=24))
 def test_mean_scaled_equals_the_formula(batch):
     ids = [prompt for _, prompt in batch]
@@ -167,56 +159,6 @@ def test_equals_the_oracle(batch):
     assert_close(
         advantages_of(batch_scaled, rewards, ids), oracles.batch_scaled_advantages(rewards, ids, STD_EPS)
     )
-
-
-@given(batches)
-def test_differs_from_the_paper_by_the_epsilon_alone(batch):
-    # |A(ε) − A(0)| = |A(0)| ε/(std + ε) < |A(0)| ε/std, and the smallest std of eighths in groups of ≤ 24 is
-    # (1/8)/√24 > 0.025.
-    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    paper = torch.tensor(oracles.grpo_advantages(rewards, ids, eps=0.0), dtype=F64)
-    found = advantages_of(group_scaled, rewards, ids)
-    assert bool(((found - paper).abs() <= paper.abs() * STD_EPS / 0.025).all())
-
-
-@given(batches, eighths)
-def test_a_shift_of_all_rewards_changes_nothing(batch, shift):
-    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    for baseline in (group_scaled, centred, leave_one_out, batch_scaled):
-        shifted = advantages_of(baseline, [r + shift for r in rewards], ids)
-        assert_close(shifted, advantages_of(baseline, rewards, ids).tolist())
-
-
-@given(batches, st.sampled_from([0.5, 4.0, 1024.0]))
-def test_a_scale_of_all_rewards_scales_centred_and_leaves_scaled(batch, factor):
-    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    larger = [factor * r for r in rewards]
-    # Exact: the factors are powers of two.
-    found, expected = advantages_of(centred, larger, ids), factor * advantages_of(centred, rewards, ids)
-    assert found.tolist() == expected.tolist()
-    # Up to ε/std ≤ 1e-6/(0.5 · 0.025), and |A| < √24 < 5.
-    found, expected = advantages_of(group_scaled, larger, ids), advantages_of(group_scaled, rewards, ids)
-    assert_close(found, expected.tolist(), tolerance=5 * 1e-6 / 0.0125)
-
-
-@given(batches, st.randoms())
-def test_the_order_of_rows_does_not_matter(batch, random):
-    order = list(range(len(batch)))
-    random.shuffle(order)
-    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    for baseline in (group_scaled, centred, leave_one_out, batch_scaled):
-        found = advantages_of(baseline, [rewards[i] for i in order], [ids[i] for i in order])
-        assert_close(found, advantages_of(baseline, rewards, ids)[order].tolist())
-
-
-@given(batches)
-def test_ids_may_be_strings_or_integers(batch):
-    rewards, ids = [list(column) for column in zip(*batch, strict=True)]
-    as_objects = np.array(ids, dtype=object)
-    as_integers = [-7 * ord(i) for i in ids]
-    expected = advantages_of(group_scaled, rewards, ids).tolist()
-    assert_close(advantages_of(group_scaled, rewards, as_objects), expected, 0.0)
-    assert_close(advantages_of(group_scaled, rewards, as_integers), expected, 0.0)
 
 
 @pytest.mark.parametrize("baseline", [group_scaled, centred])

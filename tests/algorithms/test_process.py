@@ -66,39 +66,10 @@ def test_equals_the_oracle(batch):
         assert row[len(expected) :].abs().sum() == 0
 
 
-@given(batches(), st.floats(0.5, 4), st.floats(-5, 5))
-def test_shifted_and_scaled_rewards_teach_the_same(batch, scale, shift):
-    steps, lengths, ids = batch
-    changed = [[(scale * reward + shift, end) for reward, end in own] for own in steps]
-    found = process_advantages(*flat(changed), mask_of(lengths), dense_group_ids(ids))
-    expected = process_advantages(*flat(steps), mask_of(lengths), dense_group_ids(ids))
-    # The ε of the std is 1e-6 of a std of at least 5e-4.
-    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
-
-
-@given(batches(), st.randoms(use_true_random=False))
-def test_the_order_of_responses_does_not_matter(batch, random):
-    steps, lengths, ids = batch
-    order = list(range(len(lengths)))
-    random.shuffle(order)
-    found = process_advantages(
-        *flat([steps[i] for i in order]),
-        mask_of([lengths[i] for i in order]),
-        dense_group_ids([ids[i] for i in order]),
-    )
-    expected = process_advantages(*flat(steps), mask_of(lengths), dense_group_ids(ids))
-    torch.testing.assert_close(found, expected[order], rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("equal", [0.0, 0.1, 3.0])
 def test_equal_rewards_teach_nothing(equal):
     steps = [[(equal, 0), (equal, 2)], [(equal, 1)], []]
     found = process_advantages(*flat(steps), mask_of([3, 2, 1]), torch.zeros(3, dtype=torch.int64))
-    assert found.abs().max() == 0
-
-
-def test_one_step_in_the_whole_group_teaches_nothing():
-    found = process_advantages(*flat([[(5.0, 0)], []]), mask_of([2, 2]), torch.zeros(2, dtype=torch.int64))
     assert found.abs().max() == 0
 
 

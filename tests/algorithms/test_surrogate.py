@@ -136,16 +136,6 @@ def test_the_geometric_mean_equals_the_papers_product(response):
     assert one_response(log_ratios, advantage)[1] == pytest.approx(expected, rel=1e-12, abs=1e-300)
 
 
-@given(responses)
-def test_the_geometric_mean_is_at_most_the_arithmetic_one(response):
-    """The inequality of the means: |ℓ| is no more than GRPO's with the same range of ρ."""
-    log_ratios, advantage = response
-    arithmetic = oracles.mean(
-        [oracles.token_loss(x, advantage, -math.expm1(-0.4), math.expm1(0.4), None)[0] for x in log_ratios]
-    )
-    assert abs(one_response(log_ratios, advantage)[1]) <= abs(arithmetic) * (1 + 1e-12)
-
-
 def test_a_geometric_mean_is_of_the_own_tokens_of_a_response():
     # The tool's token and the other response change nothing; a row without tokens has loss 0.
     log_prob = torch.tensor([[0.1, math.nan, 0.3], [5.0, 5.0, 5.0], [1.0, 1.0, 1.0]], dtype=F64)
@@ -173,21 +163,6 @@ def test_a_range_of_the_geometric_mean_may_be_wider_than_any_ratio():
     wide = {"log_clip_low": 1e3, "log_clip_high": 1e3}
     events = geometric_mean_events(log_ratio, advantages, torch.ones(1, 2), **wide)
     assert not (events.clipped_low | events.clipped_high).any()
-
-
-@given(tokens, st.floats(1.28, 10))
-def test_the_two_sided_clip_is_the_dual_clip(token, delta):
-    """TRL's ``delta`` (arXiv 2505.07291): −min[min(ρ, δ) A, clip(ρ) A], for δ ≥ 1 + ε_high."""
-    log_ratio, advantage = token
-    leaf = torch.tensor(log_ratio, dtype=F64, requires_grad=True)
-    ratio = leaf.exp()
-    inside = ratio.clamp(0.8, 1.28)
-    two_sided = -torch.minimum(ratio.clamp(max=delta) * advantage, inside * advantage)
-    (gradient,) = torch.autograd.grad(two_sided, leaf)
-    loss, ours = one_token(math.exp(log_ratio), advantage, clip_ratio_c=delta)
-    assert loss == pytest.approx(two_sided.item(), rel=1e-12, abs=1e-12)
-    at_a_border = min(abs(ratio.item() - border) for border in (0.8, 1.28, delta)) < 1e-9
-    assert at_a_border or ours == pytest.approx(gradient.item(), rel=1e-12, abs=1e-12)
 
 
 def test_the_off_policy_mask_by_hand():
@@ -258,26 +233,15 @@ def test_bf16_log_probs_are_subtracted_in_fp32():
     assert loss.item() == pytest.approx(-math.exp(-4.69921875), rel=1e-6)
 
 
-def test_gradcheck_away_from_the_kinks():
-    # Log-ratios whose ratios keep 1e-2 away from 0.8, 1.28 and 3.
-    log_ratio = torch.tensor([[-1.0, -0.1, 0.1], [0.5, 1.5, -0.5]], dtype=F64, requires_grad=True)
-    advantages = torch.tensor([[1.0, -2.0, 0.5], [-1.0, -1.0, -3.0]], dtype=F64)
-    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    old = torch.zeros(2, 3, dtype=F64)
-    assert torch.autograd.gradcheck(
-        lambda x: dual_clipped_surrogate(x, old, advantages, mask, **CLIP, clip_ratio_c=3.0), log_ratio
-    )
-
-
 def test_events_by_hand():
-    ratio = torch.tensor([[0.5, 0.5, 1.5, 1.5, 4.0, 1.0, 0.5]], dtype=F64)
-    advantages = torch.tensor([[-1.0, 1.0, 1.0, -1.0, -1.0, 0.0, -1.0]], dtype=F64)
-    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 0]])
+    ratio = torch.tensor([[0.5, 0.5, 1.5, 1.5, 4.0, 0.5, 4.0, 0.5]], dtype=F64)
+    advantages = torch.tensor([[-1.0, 1.0, 1.0, -1.0, -1.0, 0.0, 0.0, -1.0]], dtype=F64)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 0]])
     events = token_events(ratio.log(), advantages, mask, **CLIP, clip_ratio_c=3.0)
-    assert events.clipped_low.int().tolist() == [[1, 0, 0, 0, 0, 0, 0]]
-    assert events.clipped_high.int().tolist() == [[0, 0, 1, 0, 0, 0, 0]]
-    assert events.dual_clipped.int().tolist() == [[0, 0, 0, 0, 1, 0, 0]]
-    assert events.zero_advantage.int().tolist() == [[0, 0, 0, 0, 0, 1, 0]]
+    assert events.clipped_low.int().tolist() == [[1, 0, 0, 0, 0, 0, 0, 0]]
+    assert events.clipped_high.int().tolist() == [[0, 0, 1, 0, 0, 0, 0, 0]]
+    assert events.dual_clipped.int().tolist() == [[0, 0, 0, 0, 1, 0, 0, 0]]
+    assert events.zero_advantage.int().tolist() == [[0, 0, 0, 0, 0, 1, 1, 0]]
 
 
 def test_on_the_border_nothing_is_clipped():
@@ -286,24 +250,9 @@ def test_on_the_border_nothing_is_clipped():
     assert not any(e.any() for e in token_events(ratio.log(), advantages, torch.ones(1, 2), **at_one))
 
 
-def test_without_an_advantage_nothing_is_clipped():
-    ratio, advantages = torch.tensor([[0.5, 1.5, 4.0]], dtype=F64), torch.zeros(1, 3, dtype=F64)
-    events = token_events(ratio.log(), advantages, torch.ones(1, 3), **CLIP, clip_ratio_c=3.0)
-    assert not (events.clipped_low | events.clipped_high | events.dual_clipped).any()
-    assert events.zero_advantage.all()
-
-
 def test_without_a_dual_clip_none_is_counted():
     ratio, advantages = torch.tensor([[4.0, 0.5]], dtype=F64), -torch.ones(1, 2, dtype=F64)
     assert not token_events(ratio.log(), advantages, torch.ones(1, 2), **CLIP).dual_clipped.any()
-
-
-def test_each_step_is_zero_under_the_mask():
-    x, nowhere = torch.full((1, 2), 0.5), torch.zeros(1, 2)
-    assert token_log_ratio(x, -x, nowhere).tolist() == [[0, 0]]
-    assert clipped_surrogate(x, -x, x, nowhere, **CLIP).tolist() == [[0, 0]]
-    assert dual_clipped_surrogate(x, -x, -x, nowhere, **CLIP, clip_ratio_c=3.0).tolist() == [[0, 0]]
-    assert reweighted(x, x, nowhere).tolist() == [[0, 0]]
 
 
 def test_the_log_ratio_is_limited_where_verl_limits_it():

@@ -34,5 +34,5 @@ def value_and_gradient(
     config: ActorConfig, batch: Rollout, ranks: list[list[list[int]]]
 ) -> tuple[Tensor, Tensor]:
     """L, and its gradient by log-probs, and by entropies where they count: (N,), or (2 N,)."""
-    value, of_both = batch.value_and_gradient(config, ranks, batch.groups())
+    value, of_both = batch.value_and_gradient(config, ranks)
     return value, of_both[: 2 if config.entropy_coeff else 1, batch.given].flatten()

@@ -21,7 +21,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.algorithms.gvpo import GroupRows
-from grpo_verl_ext.catalogue import mode_of
+from grpo_verl_ext.catalogue import evaluation, mode_of
 from grpo_verl_ext.preflight.algorithm import check_pair
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout, cut
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, Case
@@ -260,7 +260,11 @@ def metrics_through_verl(
     for rank in cut(batch.lengths, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            groups, statistic = at_first_update(len(rows), config.rollout_n), batch.statistic(config)
+            groups, loss = (
+                at_first_update(len(rows), config.rollout_n),
+                catalogue.LOSSES[config.policy_loss.loss_mode],
+            )
+            statistic = evaluation.statistic(loss, batch.tokens, batch.prompt, config)
             if statistic is not None:
                 statistic = statistic[rows, : max(batch.lengths[row] for row in rows)]
             with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
@@ -567,7 +571,7 @@ def test_gvpo_equals_the_paper_at_the_first_update():
     centred = [r - oracles.mean(rewards[i % 4 :: 4]) for i, r in enumerate(rewards)]
     mask = batch.given.long()
     advantages = torch.tensor(centred, dtype=F64).unsqueeze(-1) * mask
-    batch = dataclasses.replace(batch.at_first(), advantages=advantages, response_mask=mask)
+    batch = dataclasses.replace(batch, log_prob=batch.old_log_prob, advantages=advantages, response_mask=mask)
     value, gradient = whole_batch(CASES["gvpo"], batch)
     prompts = [rewards[i::4] for i in range(4)]
     expected = oracles.mean([oracles.gvpo_prompt_loss(r, [0.0] * 4, 0.1) for r in prompts])
