@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 23742,
-    "modules": 179,
+    "lines of the package": 22579,
+    "modules": 161,
     "longest function": 45,
     "functions per 1,000 lines": 53,
     "public names per 1,000 lines": 38,
-    "names in two or more modules": 14,
+    "names in two or more modules": 9,
     "algorithms' names as strings": 0,
-    "lines of tests": 33510,
-    "lines of benchmarks": 1800,
-    "tracked tree, MB": 10.6,
-    "hand-written words in docs": 10970,
+    "lines of tests": 31389,
+    "lines of benchmarks": 1794,
+    "tracked tree, MB": 10.5,
+    "hand-written words in docs": 10967,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
