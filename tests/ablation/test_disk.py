@@ -177,7 +177,7 @@ class TestPlan:
         [
             ("actor_rollout_ref.rollout.n=8.0", "rollout.n is 8.0; valid is an integer ≥ 1. Type: "),
             ("actor_rollout_ref.rollout.n=0", "rollout.n is 0; valid is an integer ≥ 1. Type: "),
-            ("task.seed=one", "task.seed is one; valid is an integer ≥ 0. Type: task.seed=1"),
+            ("task.seed=one", "task.seed is one; valid is an integer ≥ 0. Type: task.seed=8"),
         ],
     )
     def test_numbers_with_which_verl_counts(self, tmp_path: Path, override: str, message: str) -> None:
