@@ -391,9 +391,6 @@ def _ablate_report(
         Path,
         typer.Argument(metavar="FOLDER", help="Read a grid's folder, or the metrics.parquet of its report."),
     ],
-    threshold: Annotated[
-        float | None, typer.Option(help="Print when each run first reaches this value of the first metric.")
-    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
     ] = None,
@@ -412,4 +409,4 @@ def _ablate_report(
         from grpo_verl_ext.launch.tracker import pusher
 
         push = None if tracker is None else pusher(tracker)
-        print_report(source, threshold=threshold, output=output, push=push)
+        print_report(source, output=output, push=push)

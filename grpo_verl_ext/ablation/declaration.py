@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
 
 from grpo_verl_ext.utils.documents import Document
 
 Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
-_DECLARABLE: tuple[str, ...] = get_args(Measure)
 
 FEWEST = 3
 """Fewer common starts are never decided."""
@@ -66,7 +67,7 @@ class ManipulationCheck:
 
     metric: str
     measure: Measure
-    at_least: float
+    at_least: Annotated[float, Field(gt=-math.inf, lt=math.inf)]
     """Smallest mean over a variant's runs with which the check is passed."""
     variants: list[str] = field(default_factory=list)
     """Variants that must pass; empty: all."""
@@ -89,21 +90,17 @@ class Control:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A variant minus another or minus a number, or a difference of two such differences.
-
-    Attributes:
-        plus: variants whose numbers are added.
-        less: variants whose numbers are taken away; empty with a ``number``.
-        expected: higher, lower, different or equal.
-        number: taken away as well.
-        measure: the one that is compared; None: the primary's.
-    """
+    """A variant minus another or minus a number, or a difference of two such differences."""
 
     plus: tuple[str, ...]
+    """Variants whose numbers are added."""
     less: tuple[str, ...]
+    """Variants whose numbers are taken away; empty with a ``number``."""
     expected: str
     number: float | None = None
+    """Taken away as well."""
     measure: Measure | None = None
+    """None: the primary's."""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -121,10 +118,6 @@ class Comparison:
         if self.number is not None:
             return f"{self.number:g}"
         return self.less[0] if len(self.plus) == 1 else f"({self.less[1]} − {self.plus[1]})"
-
-    def number_of(self, primary: Primary) -> Primary:
-        """What is compared: the primary, or another measure of its metric."""
-        return primary if self.measure is None else Primary(primary.metric, self.measure)
 
     def difference(self, values: Mapping[str, float]) -> float:
         """The number that is expected to be higher or lower than 0, from the number of each variant."""
@@ -144,9 +137,9 @@ class Declaration(Document):
     """One label per axis, in order: the variant that the others are compared with."""
     primary: Primary | None = None
     """The number that ``expect`` is about."""
-    margin: float | None = None
+    margin: Annotated[float, Field(gt=0, lt=math.inf)] | None = None
     """Smallest difference that matters, in units of the primary."""
-    alpha: float = 0.04
+    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.04
     """Two-sided level over all comparisons of ``expect``."""
     starts: Starts | None = None
     """Numbers of starts for ``ablate run --until-decided``."""
@@ -163,9 +156,17 @@ class Declaration(Document):
         return bool(self.expect) or self.control is not None
 
     @property
+    def overrides(self) -> dict[str, list[str]]:
+        """Name of each variant, its labels joined → its own overrides."""
+        found = {}
+        for choices in product(*(axis.items() for axis in self.axes.values())):
+            found["-".join(label for label, _ in choices)] = [each for _, own in choices for each in own]
+        return found
+
+    @property
     def variants(self) -> list[str]:
-        """Names of the variants: their labels, joined."""
-        return ["-".join(labels) for labels in product(*self.axes.values())]
+        """Names of the variants."""
+        return list(self.overrides)
 
     @property
     def base_variant(self) -> str:
@@ -175,14 +176,15 @@ class Declaration(Document):
     @property
     def comparisons(self) -> list[Comparison]:
         """``expect`` with the baseline's name filled in."""
-        return [self._comparison_of(each) for each in self.expect]
-
-    def _comparison_of(self, each: Expectation) -> Comparison:
-        if _is_number(each.against):
-            return Comparison((each.variant,), (), each.is_, float(each.against), each.measure)
-        plus, less = ((), ()) if each.minus is None else ((each.minus.against,), (each.minus.variant,))
-        against = each.against or self.base_variant
-        return Comparison((each.variant, *plus), (against, *less), each.is_, measure=each.measure)
+        found = []
+        for each in self.expect:
+            plus, less, number = [each.variant], [each.against or self.base_variant], None
+            if _is_number(each.against):
+                less, number = [], float(each.against)
+            elif each.minus is not None:
+                plus, less = [*plus, each.minus.against], [*less, each.minus.variant]
+            found.append(Comparison((*plus,), (*less,), each.is_, number, each.measure))
+        return found
 
     @property
     def own_control(self) -> Comparison | None:
@@ -221,11 +223,9 @@ def _is_number(value: object) -> bool:
 def contradictions(grid: Declaration) -> Iterator[str]:
     """Name what a declaration lacks, and what in it does not fit the grid, with what to type."""
     yield from _missing(grid)
-    yield from _numbers(grid)
+    yield from _starts(grid)
     yield from _comparisons(grid)
     for index, check in enumerate(grid.checks):
-        if not math.isfinite(check.at_least):
-            yield f"checks[{index}].at_least is {check.at_least}; valid is a number. Write at_least: 0.01"
         yield from _unknown(grid, f"checks[{index}].variants", check.variants)
     if grid.control is not None:
         yield from _control(grid, grid.control)
@@ -244,7 +244,7 @@ def _missing(grid: Declaration) -> Iterator[str]:
     if (grid.expect or grid.own_control) and grid.primary is None:
         yield (
             "primary is not given, which expect and control are about; valid is a metric and one of "
-            f"{', '.join(_DECLARABLE)}. Type: 'primary={{metric: <metric>, measure: area}}'"
+            f"{', '.join(get_args(Measure))}. Type: 'primary={{metric: <metric>, measure: area}}'"
         )
     if grid.expect and grid.margin is None:
         yield "margin is not given, the smallest difference that matters to expect. Type: margin=0.05"
@@ -257,11 +257,7 @@ def _missing(grid: Declaration) -> Iterator[str]:
         )
 
 
-def _numbers(grid: Declaration) -> Iterator[str]:
-    if grid.margin is not None and not 0 < grid.margin < math.inf:
-        yield f"margin is {grid.margin}; valid is a number > 0. Type: margin=0.05"
-    if not 0 < grid.alpha <= 0.5:
-        yield f"alpha is {grid.alpha}; valid is a number > 0 and ≤ 0.5. Type: alpha=0.04"
+def _starts(grid: Declaration) -> Iterator[str]:
     seeds = len(grid.seeds)
     if grid.expect and grid.starts is None and seeds < FEWEST:
         yield (
@@ -281,7 +277,6 @@ def _numbers(grid: Declaration) -> Iterator[str]:
 
 
 def _comparisons(grid: Declaration) -> Iterator[str]:
-    taken: dict[tuple[frozenset[str], str | None], int] = {}
     for index, (given, each) in enumerate(zip(grid.expect, grid.comparisons, strict=True)):
         key = f"expect[{index}]"
         yield from _variants(grid, key, each)
@@ -296,13 +291,6 @@ def _comparisons(grid: Declaration) -> Iterator[str]:
                     f"{key} compares with a number, and starts is given, whose rule is about differences of "
                     "two variants; valid is a fixed number of seeds. Remove starts"
                 )
-        measure = each.measure or (grid.primary.measure if grid.primary else None)
-        earlier = taken.setdefault((frozenset((each.variant, each.against)), measure), index)
-        if earlier != index:
-            yield (
-                f"{key} compares {each.variant} with {each.against} as expect[{earlier}] does; "
-                f"valid is each pair once with a measure. Remove one of them"
-            )
 
 
 def _variants(grid: Declaration, key: str, given: Comparison) -> Iterator[str]:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from grpo_verl_ext.ablation.declaration import Declaration, contradictions
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -15,8 +17,6 @@ from grpo_verl_ext.utils.documents import as_plain, from_plain, read_yaml
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """A label becomes part of a folder's name, which every file system and tool must take."""
-_LONGEST = 255
-"""Largest number of bytes, here also of characters, in a folder's name."""
 
 
 class AblationError(ValueError):
@@ -29,7 +29,7 @@ class GridSettings(Declaration):
 
     folder: str
     """Folder of the results, with a folder per run."""
-    steps: int
+    steps: Annotated[int, Field(ge=1)]
     """Training steps of every run."""
     base: list[str]
     """verl overrides that all runs share."""
@@ -72,11 +72,7 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
 
 
 def read_kept(content: dict[str, Any], folder: Path) -> tuple[GridSettings, list[GridRun]]:
-    """Make a grid from what `GridSettings.as_dict` gave, and list its runs.
-
-    Raises:
-        ValueError: the content is something else.
-    """
+    """Make a grid from what `GridSettings.as_dict` gave, and list its runs."""
     settings = from_plain({**content, "folder": str(folder)}, GridSettings)
     runs = runs_of(settings)
     for contradiction in contradictions(settings):
@@ -86,29 +82,19 @@ def read_kept(content: dict[str, Any], folder: Path) -> tuple[GridSettings, list
 
 def runs_of(settings: GridSettings) -> list[GridRun]:
     """All runs, seed by seed, so that a grid that is stopped early has complete comparisons."""
-    return [
-        _run(settings, choices, seed)
-        for seed in settings.seeds
-        for choices in product(*(axis.items() for axis in settings.axes.values()))
-    ]
-
-
-def _run(settings: GridSettings, choices: tuple[tuple[str, list[str]], ...], seed: int) -> GridRun:
-    of_variant = [override for _, overrides in choices for override in overrides]
-    of_seed = [override.replace("{seed}", str(seed)) for override in settings.seed_overrides]
-    overrides, grid = [*settings.base, *of_variant, *of_seed], Path(settings.folder)
-    variant = "-".join(label for label, _ in choices)
-    name = f"{variant}/seed-{seed}"
-    return GridRun(
-        variant, seed, VerlRun(grid / name, overrides, settings.steps, (grid.resolve().name, name))
-    )
+    found, grid = [], Path(settings.folder)
+    for seed in settings.seeds:
+        of_seed = [override.replace("{seed}", str(seed)) for override in settings.seed_overrides]
+        for variant, of_variant in settings.overrides.items():
+            overrides, name = [*settings.base, *of_variant, *of_seed], f"{variant}/seed-{seed}"
+            tracked_as = (grid.resolve().name, name)
+            training = VerlRun(grid / name, overrides, settings.steps, tracked_as)
+            found.append(GridRun(variant, seed, training))
+    return found
 
 
 def _faults(settings: GridSettings) -> Iterator[str]:
-    """Name values that no grid can have."""
     seeds = settings.seeds
-    if settings.steps < 1:
-        yield f"steps is {settings.steps}; valid is an integer ≥ 1. Type: steps=1"
     for key in ("axes", "seeds", "metrics"):
         if not getattr(settings, key):
             yield f"{key} is empty; valid is at least one. Type: {key}=…"
@@ -127,12 +113,11 @@ def _wrong_names(settings: GridSettings) -> Iterator[str]:
     for axis, choices in settings.axes.items():
         if not choices:
             yield f"axes.{axis} has no choice; valid is label: [overrides]. Remove the axis"
-        for number, label in enumerate(choices, start=1):
+        for label in choices:
             if not _LABEL.fullmatch(label):
-                valid = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("._-") or f"{axis}-{number}"
                 yield (
                     f"axes.{axis} has the label {label!r}, which names folders; valid are letters, digits "
-                    f"and . _ - after a letter or a digit. Type: {valid}"
+                    f"and . _ - after a letter or a digit. Rename it"
                 )
     if tuple(settings.baseline) not in product(*settings.axes.values()):
         yield (
@@ -143,11 +128,6 @@ def _wrong_names(settings: GridSettings) -> Iterator[str]:
     taken: dict[str, tuple[str, ...]] = {}
     for labels in product(*settings.axes.values()):
         variant = "-".join(labels)
-        if len(variant) > _LONGEST:
-            yield (
-                f"the labels {', '.join(labels)} name a folder with {len(variant)} characters; "
-                f"valid are {_LONGEST} when joined by -. Shorten them"
-            )
         other = taken.setdefault(variant.casefold(), labels)
         if other != labels:
             yield (

@@ -26,11 +26,7 @@ FIXED = (
 
 
 def keep_grid(settings: GridSettings) -> None:
-    """Write the grid into its folder, for `read_kept_grid`, with the seeds of the runs that have begun there.
-
-    Raises:
-        AblationError: as `check_unchanged`.
-    """
+    """Write the grid into its folder, for `read_kept_grid`, with the seeds of the runs begun there."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     earlier = check_unchanged(settings)
@@ -40,11 +36,7 @@ def keep_grid(settings: GridSettings) -> None:
 
 
 def read_kept_grid(folder: Path) -> tuple[GridSettings, list[GridRun]]:
-    """Read what `keep_grid` wrote into a folder, which may have been moved, and list its runs.
-
-    Raises:
-        AblationError: the file is something else. It is left in place.
-    """
+    """Read what `keep_grid` wrote into a folder, which may have been moved, and list its runs."""
     try:
         return read_kept(read_json(folder / GRID, dict[str, Any]), folder)
     except (ValueError, OSError) as error:
@@ -56,9 +48,6 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
 
     Returns:
         The grid of those that are there; None where there is none.
-
-    Raises:
-        AblationError: names the key, both values and what to type.
     """
     folder = Path(settings.folder)
     earlier = _grid_of_begun_runs(folder)
@@ -119,11 +108,7 @@ class Beginning(Document):
 
 
 def note_beginning(settings: GridSettings, commit: str | None, at: str) -> None:
-    """Note that the first run of a declared grid begins, unless a run of it has left its folder.
-
-    Raises:
-        AblationError: the earlier notes cannot be read.
-    """
+    """Note that the first run of a declared grid begins, unless a run of it has left its folder."""
     folder = Path(settings.folder)
     if _grid_of_begun_runs(folder) is None:
         noted = [*read_beginnings(folder), Beginning(_fixed(settings), commit, at)]
@@ -131,11 +116,7 @@ def note_beginning(settings: GridSettings, commit: str | None, at: str) -> None:
 
 
 def read_beginnings(folder: Path) -> list[Beginning]:
-    """Read what `note_beginning` wrote beside the folder, the first beginning first.
-
-    Raises:
-        AblationError: the file is something else. It is left in place.
-    """
+    """Read what `note_beginning` wrote beside the folder, the first beginning first."""
     file = _beginnings_file(folder)
     try:
         return read_json(file, list[Beginning]) if file.exists() else []
@@ -147,5 +128,4 @@ def read_beginnings(folder: Path) -> list[Beginning]:
 
 
 def _beginnings_file(folder: Path) -> Path:
-    whole = folder.resolve()
-    return whole.with_name(f"{whole.name}.beginnings.json")
+    return folder.resolve().with_name(f"{folder.resolve().name}.beginnings.json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -25,42 +25,23 @@ from grpo_verl_ext.ablation.table import Results
 CONFIDENCE = 0.95
 NO_SPREAD = 1e-12
 """Standard deviations below this share of the values are rounding."""
-_Curves = Mapping[tuple[str, int], "pd.Series[float]"]
-"""(variant, seed) → values by step, steps rising."""
 
 
 def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[float]]:
-    """The curve of a metric by variant and seed, for each run that is compared and has it."""
+    """(variant, seed) → the metric by step, steps rising, of each run that is compared and has it."""
     rows = results.table[results.table["metric"] == metric].set_index("step")
     found = {name: own["value"] for name, own in rows.groupby("run", observed=True, sort=False)}
     return {(run.variant, run.seed): found[run.name] for run in results.compared if run.name in found}
 
 
-def steps_of_most(curves: _Curves) -> list[int]:
+def steps_of_most(curves: Mapping[tuple[str, int], pd.Series[float]]) -> list[int]:
     """The steps that more than half of the curves have, rising."""
     counted = Counter(step for curve in curves.values() for step in curve.index)
     return sorted(step for step, count in counted.items() if 2 * count > len(curves))
 
 
-def _whole_curves(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[float]]:
-    """The curves that reach the last step and lack none of those that most have, at these steps alone.
-
-    A resumed run may lack steps, or have measured one that the others have not.
-    """
-    curves, last = curves_of(results, metric), results.settings.steps
-    usual = steps_of_most(curves)
-    return {
-        run: curve[usual]
-        for run, curve in curves.items()
-        if usual and curve.index[-1] >= last and {*usual} <= {*curve.index}
-    }
-
-
 def _area(curve: pd.Series[float]) -> float:
-    """Area under the curve divided by its width, by trapezoids: the mean on the way.
-
-    A curve of one point has that value.
-    """
+    """Area under the curve by trapezoids, divided by its width; of one point, its value."""
     width = curve.index[-1] - curve.index[0]
     return float(integrate.trapezoid(curve, curve.index) / width if width else curve.iloc[-1])
 
@@ -80,54 +61,25 @@ MEASURES: dict[str, Callable[[pd.Series[float]], float]] = {
 }
 """Numbers of a curve that can be compared between variants."""
 _EXPLORED = ("final", "best", "area")
-"""Those in the tables, for each metric."""
+"""Those in the rows, for each metric."""
 
 
 def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
-    """Variant → seed → measure of the finished runs whose curve is whole: see `_whole_curves`."""
+    """Variant → seed → measure of the finished runs whose curve is whole.
+
+    A whole curve reaches the last step and has all steps that most have; it is measured at these alone, for a
+    resumed run may lack steps, or have measured one that the others have not.
+    """
     if metric not in results.values:
-        curves = _whole_curves(results, metric)
-        results.values[metric] = {
-            name: {
-                variant: {seed: number(curve) for (own, seed), curve in curves.items() if own == variant}
-                for variant in results.variants
-            }
-            for name, number in MEASURES.items()
-        }
+        curves = curves_of(results, metric)
+        usual, last = steps_of_most(curves), results.settings.steps
+        found = {name: {variant: dict[int, float]() for variant in results.variants} for name in MEASURES}
+        for (variant, seed), curve in curves.items():
+            if usual and curve.index[-1] >= last and {*usual} <= {*curve.index}:
+                for name, number in MEASURES.items():
+                    found[name][variant][seed] = number(curve[usual])
+        results.values[metric] = found
     return results.values[metric][measure]
-
-
-@dataclass(frozen=True)
-class _Summary:
-    """One variant over its seeds; std and the 95 % interval are None with one seed, and for a NaN."""
-
-    seeds: int
-    mean: float
-    std: float | None = None
-    """Standard deviation with n − 1."""
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class _Versus:
-    """A variant minus the baseline over their common seeds; None where the seeds are too few."""
-
-    seeds: int
-    difference: float
-    wins: int
-    """Number of seeds with which the variant is higher."""
-    decided: int
-    """Number of seeds with which both values are finite."""
-    low: float | None = None
-    high: float | None = None
-    """95 % interval of the mean difference: Student's t on the differences of the pairs."""
-    p: float | None = None
-    """Two-sided paired t-test."""
-    effect: float | None = None
-    """Cohen's d_z: mean of the differences over their standard deviation."""
-    probability_higher: float | None = None
-    """Probability that the mean difference is positive, from the same t-distribution (flat prior)."""
 
 
 def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.float64], ...]:
@@ -145,75 +97,59 @@ def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.floa
     return mean, std, mean - half, mean + half
 
 
-def summarize(values: Sequence[float]) -> _Summary:
-    """Mean, standard deviation and 95 % interval.
-
-    Raises:
-        ValueError: no value.
-    """
-    if not values:
-        raise ValueError("there is no value to summarize")
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return _Summary(len(values), fmean(values))
-    return _Summary(len(values), *map(float, interval(np.array(values), CONFIDENCE)))
+def summarize(values: Sequence[float]) -> dict[str, Any]:
+    """Number of seeds, mean, standard deviation and 95 % interval; None with one seed, and for a NaN."""
+    numbers: list[float | None] = [fmean(values), None, None, None]
+    if len(values) > 1 and all(map(math.isfinite, values)):
+        numbers = [float(each) for each in interval(np.array(values), CONFIDENCE)]
+    return {"seeds": len(values), **dict(zip(("mean", "std", "low", "high"), numbers, strict=True))}
 
 
-def compare(variant: dict[int, float], baseline: dict[int, float]) -> _Versus | None:
-    """Compare two variants, paired by seed; None without a common seed.
+@dataclass(frozen=True)
+class _Versus:
+    """A variant minus another over their common seeds; None where the seeds are too few or do not differ."""
 
-    Args:
-        variant: seed → value.
-        baseline: seed → value.
-    """
+    seeds: int
+    difference: float
+    low: float | None = None
+    high: float | None = None
+    """95 % interval of the mean difference: Student's t on the differences of the pairs."""
+    p: float | None = None
+    """Two-sided paired t-test."""
+
+
+def compare(variant: Mapping[int, float], baseline: Mapping[int, float]) -> _Versus | None:
+    """Compare two variants, each seed → value, paired by seed; None without a common seed."""
     common = sorted(variant.keys() & baseline.keys())
     if not common:
         return None
     differences = [variant[seed] - baseline[seed] for seed in common]
     whole = summarize(differences)
-    counts = {
-        "wins": sum(difference > 0 for difference in differences),
-        "decided": sum(map(math.isfinite, differences)),
-    }
     largest = max(abs(value) for seed in common for value in (variant[seed], baseline[seed]))
-    if whole.std is None or whole.std <= NO_SPREAD * largest:
+    if whole["std"] is None or whole["std"] <= NO_SPREAD * largest:
         # One seed, the same difference with every seed but for rounding, or NaN: no t-distribution.
-        return _Versus(whole.seeds, whole.mean, **counts)
-    tested = stats.ttest_1samp(differences, 0.0)
-    return _Versus(
-        seeds=whole.seeds,
-        difference=whole.mean,
-        low=whole.low,
-        high=whole.high,
-        p=float(tested.pvalue),
-        effect=whole.mean / whole.std,
-        probability_higher=float(stats.t.cdf(tested.statistic, tested.df)),
-        **counts,
-    )
+        return _Versus(len(common), whole["mean"])
+    p = float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return _Versus(len(common), whole["mean"], whole["low"], whole["high"], p)
 
 
-@dataclass(frozen=True)
-class _PairedTests:
-    """Paired t-tests, elementwise."""
-
-    p: NDArray[np.float64]
-    p_equal: NDArray[np.float64]
-
-
-def paired_tests(differences: NDArray[np.float64], margin: float) -> _PairedTests:
+def paired_tests(
+    differences: NDArray[np.float64], margin: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Test differences of n pairs for being 0, and for being within ±margin (two one-sided tests).
 
     Args:
         differences: ``(…, n)`` with n ≥ 2 and some spread.
 
     Returns:
-        Arrays ``(…)``.
+        The p-values of both, ``(…)``.
     """
     from statsmodels.stats.weightstats import DescrStatsW
 
     *shape, count = differences.shape
     p = stats.ttest_1samp(differences, 0.0, axis=-1).pvalue
     p_equal = DescrStatsW(differences.reshape(-1, count).T).ttost_mean(-margin, margin)[0]
-    return _PairedTests(p, np.reshape(p_equal, shape))
+    return p, np.reshape(p_equal, shape)
 
 
 def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -261,29 +197,25 @@ def bands(results: Results, metric: str) -> list[Band]:
 def report_rows(results: Results) -> list[dict[str, Any]]:
     """One for each metric, measure and variant that has finished runs with the metric, as plain values.
 
-    They are `_Summary`, ``versus_`` and `_Versus`, ``adjusted_p`` after Benjamini–Hochberg over the
+    They are those of `summarize`, ``versus_`` and `_Versus`, ``adjusted_p`` after Benjamini–Hochberg over the
     variants of this metric and measure, and ``by_seed``.
     """
-    primary = results.settings.primary
-    numbers = [(metric, measure) for metric in results.settings.metrics for measure in _EXPLORED]
-    if primary is not None:
-        numbers = list(dict.fromkeys([(primary.metric, primary.measure), *numbers]))
-    return [row for metric, measure in numbers for row in _rows(results, metric, measure)]
-
-
-def _rows(results: Results, metric: str, measure: str) -> list[dict[str, Any]]:
-    values, baseline = values_of(results, metric, measure), results.settings.base_variant
-    rows = []
-    for variant in (name for name in results.variants if values[name]):
-        row: dict[str, Any] = {"metric": metric, "measure": measure, "variant": variant}
-        row |= asdict(summarize([*values[variant].values()]))
-        versus = None if variant == baseline else compare(values[variant], values[baseline])
-        row |= {f"versus_{name}": value for name, value in (asdict(versus) if versus else {}).items()}
-        rows.append(row | {"adjusted_p": None, "by_seed": values[variant]})
-    tested = [row for row in rows if row.get("versus_p") is not None]
-    corrected = stats.false_discovery_control([row["versus_p"] for row in tested]) if tested else ()
-    for row, p in zip(tested, corrected, strict=True):
-        row["adjusted_p"] = float(p)
+    primary, baseline = results.settings.primary, results.settings.base_variant
+    numbers: list[tuple[str, str]] = [(primary.metric, primary.measure)] if primary else []
+    numbers += [(metric, measure) for metric in results.settings.metrics for measure in _EXPLORED]
+    rows: list[dict[str, Any]] = []
+    for metric, measure in dict.fromkeys(numbers):
+        values, tested = values_of(results, metric, measure), []
+        for variant in (name for name in results.variants if values[name]):
+            row: dict[str, Any] = {"metric": metric, "measure": measure, "variant": variant}
+            row |= summarize([*values[variant].values()])
+            versus = None if variant == baseline else compare(values[variant], values[baseline])
+            row |= {f"versus_{name}": value for name, value in (vars(versus) if versus else {}).items()}
+            rows.append(row | {"adjusted_p": None, "by_seed": values[variant]})
+            tested += [rows[-1]] if row.get("versus_p") is not None else []
+        corrected = stats.false_discovery_control([row["versus_p"] for row in tested]) if tested else ()
+        for row, p in zip(tested, corrected, strict=True):
+            row["adjusted_p"] = float(p)
     return rows
 
 
@@ -308,19 +240,3 @@ def costs_of(results: Results) -> dict[str, dict[str, float]]:
         for variant in results.variants
         if (seeds := results.seeds_of(variant))
     }
-
-
-def reached(results: Results, threshold: float) -> dict[str, list[tuple[int, int | None, float | None]]]:
-    """When the first metric first reaches the threshold.
-
-    Returns:
-        Variant → (seed, step, seconds of all steps so far) of each finished run; None: it never does.
-    """
-    curves, seconds = curves_of(results, results.settings.metrics[0]), curves_of(results, STEP_SECONDS)
-    found: dict[str, list[tuple[int, int | None, float | None]]] = {name: [] for name in results.variants}
-    for run in results.compared:
-        curve, key = curves.get((run.variant, run.seed)), (run.variant, run.seed)
-        there = [] if curve is None else curve.index[curve >= threshold].tolist()
-        taken = float(seconds[key].loc[: there[0]].sum()) if there and key in seconds else 0.0
-        found[run.variant].append((run.seed, there[0], taken) if there else (run.seed, None, None))
-    return found

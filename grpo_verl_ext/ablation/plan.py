@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 
-from grpo_verl_ext.ablation.analysis import all_warnings, analyse, missing_metrics
 from grpo_verl_ext.ablation.declaration import FEWEST, Primary, Starts
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.kept import GRID
@@ -18,33 +16,24 @@ from grpo_verl_ext.ablation.measures import curves_of, values_of
 from grpo_verl_ext.ablation.power import (
     MANY,
     POWER,
-    Spread,
     finished_starts,
     first_spread,
     power,
-    smallest_difference,
+    seeds_by_rule,
+    smallest_effect,
     spread_of,
-    starts_by_rule,
     starts_needed,
 )
+from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.state import STEP_SECONDS
 from grpo_verl_ext.ablation.table import Results, read_any, read_results
 from grpo_verl_ext.ablation.verdicts import figures
-from grpo_verl_ext.utils.console import print_table
-
-_WHERE_FROM = (
-    "Type: --pilot <folder or table of a grid that logged it>, or --sd <standard deviation of paired "
-    "differences>"
-)
 
 
 def print_power(console: Console, settings: GridSettings, pilot: Path | None, sd: float | None) -> None:
     """Print what the declared numbers of starts cost, and what they can tell; nothing without a comparison.
 
     The spread is ``sd``, that of the grid ``pilot``, or that of the runs that the grid itself has finished.
-
-    Raises:
-        AblationError: the pilot cannot be read or lacks the primary, or pilot and sd do not fit the grid.
     """
     option = "--pilot" if pilot is not None else "--sd" if sd is not None else None
     if option is not None and not settings.expect:
@@ -69,16 +58,34 @@ def print_power(console: Console, settings: GridSettings, pilot: Path | None, sd
         f"margin {margin:g}; alpha {settings.alpha:g}, {settings.level:.2g} for each"
     )
     if sd is None:
-        console.print(f"The power is unknown: {origin}. {_WHERE_FROM}")
+        console.print(
+            f"The power is unknown: {origin}. Type: --pilot <folder or table of a grid that logged it>, or "
+            f"--sd <standard deviation of paired differences>"
+        )
     else:
         console.print(f"SD of paired differences: {figures(sd)} (from {origin})")
         sd *= settings.spread_factor
         if settings.spread_factor > 1:
             console.print(f"SD of differences of differences: {figures(sd)}")
-    seconds = [float(pd.concat(own.values()).mean()) for own in curves if own]
-    print_table(console, _table(settings, margin, sd, seconds[0] if seconds else None))
+    measured = [float(pd.concat(own.values()).mean()) for own in curves if own]
+    _print_starts(console, settings, margin, sd, measured[0] if measured else None)
+
+
+def _print_starts(
+    console: Console, settings: GridSettings, margin: float, sd: float | None, seconds: float | None
+) -> None:
+    rule, level = settings.starts, settings.level
+    for starts in dict.fromkeys((rule.first, rule.most) if rule else (len(settings.seeds),)):
+        runs = starts * len(settings.variants)
+        cost = f", {runs * settings.steps * seconds / 60:.0f} minutes" if seconds else ""
+        told = ""
+        if sd is not None and starts >= FEWEST:
+            smallest = figures(smallest_effect(starts, level) * sd)
+            found = f"{power(margin, sd, starts, level):.2f}"
+            told = f": power {found} for {margin:g}; smallest difference at {POWER:.0%}: {smallest}"
+        console.print(f"{starts} starts: {runs} runs{cost}{told}")
     if sd is not None:
-        needed, most = starts_needed(margin, sd, settings.level), len(settings.usable)
+        needed, most = starts_needed(margin, sd, level), len(settings.usable)
         many = f"{MANY} starts or more" if needed == MANY else f"{needed} starts"
         too_few = "" if needed <= most else f", more than the {most} that the grid may use"
         console.print(f"A difference of {margin:g} takes {many} to be found with {POWER:.0%}{too_few}.")
@@ -108,27 +115,8 @@ def _sd(
     return None, "no two variants of this grid have finished two common starts"
 
 
-def _table(settings: GridSettings, margin: float, sd: float | None, seconds: float | None) -> Table:
-    table, level, rule = Table(title="declared starts"), settings.level, settings.starts
-    for name in ("starts", "runs", "minutes", f"power for {margin:g}", f"smallest difference at {POWER:.0%}"):
-        table.add_column(name, justify="right")
-    for starts in dict.fromkeys((rule.first, rule.most) if rule else (len(settings.seeds),)):
-        runs = starts * len(settings.variants)
-        minutes = "–" if seconds is None else f"{runs * settings.steps * seconds / 60:.0f}"
-        told = ("–", "–")
-        if sd is not None and starts >= FEWEST:
-            smallest = smallest_difference(sd, starts, level)
-            told = (f"{power(margin, sd, starts, level):.2f}", figures(smallest))
-        table.add_row(str(starts), str(runs), minutes, *told)
-    return table
-
-
 def declared_starts(settings: GridSettings) -> Starts:
-    """The declared numbers of starts.
-
-    Raises:
-        AblationError: the grid declares no comparison or no numbers of starts.
-    """
+    """The declared numbers of starts, or an error if there are none, or no comparison."""
     if not settings.expect:
         raise AblationError(
             "--until-decided is given, but the grid declares no comparison, so that nothing can be decided. "
@@ -145,16 +133,13 @@ def declared_starts(settings: GridSettings) -> Starts:
 def run_until_decided(
     console: Console, settings: GridSettings, train: Callable[[Sequence[int]], bool]
 ) -> bool:
-    """Train ``starts.first`` seeds, then as many as `starts_by_rule` gives, and print the verdicts.
+    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives, and print the verdicts.
 
     Args:
         train: trains the runs of these seeds that are not finished; returns whether all are finished then.
 
     Returns:
         Whether the runs of all these starts are finished and compared, so that the verdicts are final.
-
-    Raises:
-        AblationError: a run lacks the primary.
     """
     starts, folder = declared_starts(settings), Path(settings.folder)
     if not train(settings.seeds[: starts.first]):
@@ -163,22 +148,19 @@ def run_until_decided(
         )
         return False
     results = read_results(folder)
-    spread, count = first_spread(results), starts_by_rule(results)
+    spread, seeds = first_spread(results), seeds_by_rule(results)
     if spread is None:
-        raise AblationError("; ".join([*missing_metrics(results), *all_warnings(results)]))
-    console.print(_decision(settings, starts, spread, count))
-    if count > starts.first and not train(settings.seeds[:count]):
-        return False
-    analysis = analyse(read_results(folder))
-    sentences = [each.sentence for each in analysis.verdicts] + [each.sentence for each in analysis.checks]
-    for line in (*sentences, *analysis.missing, *analysis.warnings):
-        console.print(line)
-    return finished_starts(analysis.results, count) == count
-
-
-def _decision(settings: GridSettings, starts: Starts, spread: Spread, count: int) -> str:
-    return (
+        report = report_of(results)
+        raise AblationError("; ".join([*report.missing, *report.warnings]))
+    console.print(
         f"After {starts.first} starts the SD of paired differences is {figures(spread.sd)} "
-        f"({spread.degrees} degrees of freedom): to find {settings.margin:g} with {POWER:.0%}, {count} "
+        f"({spread.degrees} degrees of freedom): to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} "
         f"starts are trained, of at most {starts.most}."
     )
+    if len(seeds) > starts.first and not train(seeds):
+        return False
+    report = report_of(read_results(folder))
+    sentences = [each.sentence for each in report.verdicts] + [each.sentence for each in report.checks]
+    for line in (*sentences, *report.missing, *report.warnings):
+        console.print(line)
+    return finished_starts(report.results, seeds) == len(seeds)

@@ -60,14 +60,9 @@ def power(difference: float, sd: float, starts: int, alpha: float) -> float:
     return 1.0 if math.isnan(found) else float(found)
 
 
-def smallest_difference(sd: float, starts: int, alpha: float) -> float:
-    """The difference that the starts find with probability `POWER`."""
-    return _smallest_effect(starts, alpha) * sd
-
-
 @cache
-def _smallest_effect(starts: int, alpha: float) -> float:
-    """`smallest_difference` in units of the standard deviation."""
+def smallest_effect(starts: int, alpha: float) -> float:
+    """The difference that the starts find with probability `POWER`, over the standard deviation."""
     from statsmodels.stats.power import TTestPower
 
     # Two-sided, statsmodels ends at wrong values for few starts, where the other tail of scipy's t is NaN.
@@ -81,7 +76,7 @@ def starts_needed(difference: float, sd: float, alpha: float) -> int:
     if root >= math.sqrt(MANY):
         return MANY
     starts = max(FEWEST, math.floor(root**2))
-    while starts < MANY and smallest_difference(sd, starts, alpha) > abs(difference):
+    while starts < MANY and smallest_effect(starts, alpha) * sd > abs(difference):
         starts += 1
     return starts
 
@@ -144,30 +139,23 @@ def first_spread(results: Results) -> Spread | None:
     return spread_of(results, primary, declared.compared, first)
 
 
-def starts_by_rule(results: Results) -> int:
-    """The number of starts that the declaration asks for, by the runs that are finished.
+def seeds_by_rule(results: Results) -> list[int]:
+    """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
 
-    ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, at most ``starts.most``.
-    Without ``starts``, all seeds.
+    ``starts.first`` of them until these are finished; then what ``margin`` takes at 80 %, at most
+    ``starts.most``. Without ``starts``, all.
     """
     declared = results.settings
     if declared.starts is None:
-        return len(declared.seeds)
-    spread = first_spread(results)
+        return declared.seeds
+    spread, first, most = first_spread(results), declared.starts.first, declared.starts.most
     if spread is None or declared.margin is None:
-        return declared.starts.first
-    first, most = declared.starts.first, declared.starts.most
+        return declared.seeds[:first]
     sd = spread.sd * declared.spread_factor
-    return extended_starts(declared.margin, sd, declared.level, first=first, most=most)
+    return declared.seeds[: extended_starts(declared.margin, sd, declared.level, first=first, most=most)]
 
 
-def seeds_by_rule(results: Results) -> list[int]:
-    """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones."""
-    return results.settings.seeds[: starts_by_rule(results)]
-
-
-def finished_starts(results: Results, count: int) -> int:
-    """How many of the first ``count`` starts the compared variants have all finished."""
-    declared = results.settings
-    finished = [results.seeds_of(name) for name in declared.compared]
-    return sum(all(seed in each for each in finished) for seed in declared.seeds[:count])
+def finished_starts(results: Results, seeds: Sequence[int]) -> int:
+    """How many of these starts the compared variants have all finished."""
+    finished = [results.seeds_of(name) for name in results.settings.compared]
+    return sum(all(seed in each for each in finished) for seed in seeds)

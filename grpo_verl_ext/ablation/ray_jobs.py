@@ -28,18 +28,10 @@ _Answer = TypeVar("_Answer")
 
 _NO_ANSWER = (OSError, RuntimeError, RayError)
 """Exceptions of Ray's client: no connection, a status other than 200, a missing token."""
-_PYTHON = "python"
-"""Found in PATH by the head node's Ray; our own interpreter may not exist there."""
-_OWN_QUEUE = "++algorithm.grpo_ext.own_queue=true"
-"""Override of a submitted run: other trainings may share the cluster."""
 
 
-def connected(address: str) -> JobSubmissionClient:
-    """Connect to a cluster's job API.
-
-    Raises:
-        AblationError: it does not answer, or the environment makes Ray's client use another address.
-    """
+def connected(address: str, at_once: int, say: Callable[[str], None]) -> RayCluster:
+    """Connect to a cluster's job API, unless the environment makes Ray's client use another address."""
     given = f"--ray-address is {address}"
     if not address.startswith(("http://", "https://")):
         raise AblationError(
@@ -50,7 +42,7 @@ def connected(address: str) -> JobSubmissionClient:
             other = f"{name} is {os.environ[name]}, which Ray's client prefers"
             raise AblationError(f"{given}, but {other}. Type: unset {name}")
     try:
-        return JobSubmissionClient(address)
+        return RayCluster(JobSubmissionClient(address), address, at_once, say)
     except RayError as error:
         raise AblationError(
             f"{given}, which asks for a token ({error}). Put the cluster's token into "
@@ -66,8 +58,8 @@ def connected(address: str) -> JobSubmissionClient:
 
 
 @dataclass
-class RayExecutor:
-    """An `Executor` that submits runs to a Ray cluster; their jobs continue when this process ends."""
+class RayCluster:
+    """Submits runs to a Ray cluster; their jobs continue when this process ends."""
 
     client: JobSubmissionClient
     address: str
@@ -77,15 +69,12 @@ class RayExecutor:
     """Seconds without an answer after which watching ends."""
     pause: float = 5.0
     """Seconds between two tries."""
-    log_every: float = 30.0
-    """Seconds between two fetches of a running job's log."""
 
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
-        """Submit the run, or find its job again, and watch it to the end.
+        """Submit the run, or find its job again, and watch it to the end; yield while it runs.
 
         Raises:
             ProcessFailedError: the job failed or was stopped.
-            AblationError: the cluster no longer answers.
         """
         note, job = run.folder / NOTE, noted_job(run.folder)
         if job is not None and not self._ask(partial(self._knows, job)):
@@ -95,22 +84,17 @@ class RayExecutor:
             if run.has_ended(run.metrics()):
                 return  # it finished unwatched
         job = job or self._submitted(run)
-        log, fetched = run.folder / f"{job.attempt}.log", time.monotonic()
+        log = run.folder / f"{job.attempt}.log"
         self.say(f"{run.folder} is job {job.submission_id}. To stop it: {job.stop_command}")
-        while True:
-            info = self._ask(partial(self.client.get_job_info, job.submission_id))
-            ended = info.status.is_terminal()
-            if ended or time.monotonic() - fetched >= self.log_every:
-                try:
-                    write_whole(log, self.client.get_job_logs(job.submission_id))
-                except _NO_ANSWER as error:
-                    of_job = f"Ray did not return the log of {job.submission_id}"
-                    self.say(f"{log} is incomplete; {of_job}: {error}")
-                fetched = time.monotonic()
+        question = partial(self.client.get_job_info, job.submission_id)
+        while not (info := self._ask(question)).status.is_terminal():
             on_metrics(run.metrics())
-            if ended:
-                break
             yield
+        try:
+            write_whole(log, self.client.get_job_logs(job.submission_id))
+        except _NO_ANSWER as error:
+            self.say(f"{log} is empty; Ray did not return the log of {job.submission_id}: {error}")
+        on_metrics(run.metrics())
         note.unlink(missing_ok=True)
         if info.status is not JobStatus.SUCCEEDED:
             reason = str(info.message).partition("\n")[0]
@@ -129,12 +113,13 @@ class RayExecutor:
         name = f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
         job = Job(name, self.address, attempt.name)
         write_whole(run.folder / NOTE, json.dumps(asdict(job), indent=2) + "\n")
-        environment = {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}
-        command = shlex.join([_PYTHON, *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, _OWN_QUEUE])
+        env = {"env_vars": {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}}
+        # python is that of the head node's PATH, for ours may not exist there
+        own_queue = "++algorithm.grpo_ext.own_queue=true"  # other trainings may share the cluster
+        command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
 
         def submit() -> None:
             if not self._knows(job):  # an earlier try may have arrived, and only its answer been lost
-                env = {"env_vars": environment}
                 self.client.submit_job(entrypoint=command, submission_id=name, runtime_env=env)
 
         self._ask(submit)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.state import (
@@ -24,67 +24,17 @@ from grpo_verl_ext.ablation.state import (
     write_record,
 )
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
+from grpo_verl_ext.runs.metrics import CorruptMetricsError
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
-from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import read_json
 from grpo_verl_ext.utils.files import alone_in, in_one_sentence, write_whole
+from grpo_verl_ext.utils.keys import key_of
 
-
-class Executor(Protocol):
-    """Trains one run at a time or several at once."""
-
-    @property
-    def address(self) -> str | None:
-        """Address of the cluster's dashboard; None: this machine."""
-
-    @property
-    def at_once(self) -> int:
-        """Largest number of runs at once."""
-
-    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
-        """Train to the end; yield now and then, so that other runs can proceed.
-
-        Raises:
-            ProcessFailedError: verl failed.
-            AblationError: the connection to the cluster is lost.
-        """
-
-
-class _LocalExecutor:
-    """Trains in a process of this machine, which ends with ours; other runs wait."""
-
-    address = None
-    at_once = 1
-
-    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
-        run.go(on_metrics)
-        yield from ()
-
-
-_LOCAL = _LocalExecutor()
-
-
-def executor_at(ray_address: str | None, jobs: int, say: Callable[[str], None]) -> Executor:
-    """The cluster at the address; without an address, this machine.
-
-    Raises:
-        AblationError: no cluster answers at the address, or ``jobs`` > 1 without an address.
-    """
-    if ray_address is not None:
-        from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
-
-        address = ray_address.rstrip("/")
-        return RayExecutor(connected(address), address, jobs, say)
-    if jobs > 1:
-        raise AblationError(
-            f"--jobs is {jobs}; without a cluster valid is 1, for each run has the machine to itself. "
-            f"Type: --ray-address http://HOST:8265"
-        )
-    return _LOCAL
-
+if TYPE_CHECKING:
+    from grpo_verl_ext.ablation.ray_jobs import RayCluster
 
 POLL_SECONDS = 1.0
+_InputsOf = Callable[[GridRun], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -92,9 +42,9 @@ class _Work:
     """How each run is trained; see `go`."""
 
     watcher: Progress
-    executor: Executor
+    cluster: RayCluster | None
     before_each: Callable[[GridRun], None]
-    inputs_of: Callable[[GridRun], Mapping[str, str]]
+    inputs_of: _InputsOf
 
 
 def go(
@@ -103,14 +53,15 @@ def go(
     watcher: Progress,
     *,
     retry_failed: bool,
-    executor: Executor = _LOCAL,
+    cluster: RayCluster | None = None,
     accepted: Callable[[], None] = lambda: None,
     before_each: Callable[[GridRun], None] = lambda _: None,
-    inputs_of: Callable[[GridRun], Mapping[str, str]] = lambda _: {},
+    inputs_of: _InputsOf = lambda _: {},
 ) -> list[GridRun]:
     """Train the runs that are to do, and return those that have failed.
 
     Args:
+        cluster: None: on this machine, one after the other.
         accepted: called when nothing speaks against the runs, before the first one starts.
         before_each: called before each attempt, and may refuse it.
         inputs_of: SHA-256 of the model and the data of a run, for its record.
@@ -122,42 +73,27 @@ def go(
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, AblationError):
         check_records(runs)
-        _check_jobs([run.training for run in runs], executor.address)
+        jobs = {run.name: noted_job(run.training.folder) for run in runs}
+        for run in runs:
+            job = jobs[run.name]
+            if job is not None and (cluster is None or job.address != cluster.address):
+                raise AblationError(
+                    f"{run.training.folder} was submitted to {job.address} as job {job.submission_id}, which "
+                    f"may be running. To keep watching it type --ray-address {job.address}; to abandon it: "
+                    f"{job.stop_command}, then rm '{run.training.folder / NOTE}'"
+                )
         accepted()
-        submitted = [run for run in runs if noted_job(run.training.folder)]
-        left = [run for run in runs if run not in submitted]
-        new = [run for run in left if status_of(run).is_to_do(retry_failed=retry_failed)]
-        _train([*submitted, *new], _Work(watcher, executor, before_each, inputs_of))
+        submitted = [run for run in runs if jobs[run.name]]
+        new = [run for run in runs if not jobs[run.name]]
+        new = [run for run in new if status_of(run).is_to_do(retry_failed=retry_failed)]
+        _train([*submitted, *new], _Work(watcher, cluster, before_each, inputs_of))
     return [run for run in runs if status_of(run).state is State.FAILED]
-
-
-def _check_jobs(runs: Sequence[VerlRun], address: str | None) -> None:
-    """Refuse to train a run that a job on another cluster may be training.
-
-    Args:
-        address: of the cluster that is to train the runs; None: this machine.
-
-    Raises:
-        AblationError: names the job.
-    """
-    for run in runs:
-        job = noted_job(run.folder)
-        if job is not None and job.address != address:
-            raise AblationError(
-                f"{run.folder} was submitted to {job.address} as job {job.submission_id}, which may be "
-                f"running. To keep watching it type --ray-address {job.address}; to abandon it: "
-                f"{job.stop_command}, then rm '{run.folder / NOTE}'"
-            )
 
 
 def check_clean(run: GridRun | None = None) -> None:
     """Refuse to begin a run of a declared comparison from changed sources; its record could not say what ran.
 
-    Args:
-        run: if a cluster has it already, it is only watched.
-
-    Raises:
-        AblationError: says what to type.
+    A run that a cluster has already is only watched.
     """
     revision = git_revision() or ""
     if not revision.endswith(CHANGED) or (run is not None and noted_job(run.training.folder)):
@@ -170,48 +106,39 @@ def check_clean(run: GridRun | None = None) -> None:
 
 
 def check_records(runs: Sequence[GridRun]) -> None:
-    """Refuse to resume a run that was begun with other overrides, or with a key's in another order.
-
-    Raises:
-        AblationError: names the run's folder and the overrides that differ.
-    """
+    """Refuse to resume a run that was begun with other overrides, or with a key's in another order."""
     for run in runs:
         record = read_record(run)
         if record is None:
             continue
-        begun, now = [*record.overrides, f"steps={record.steps}"], [*run.training.overrides]
-        now.append(f"steps={run.training.steps}")
-        if changed := {*begun} ^ {*now}:
+        begun, now = (
+            _by_key(record.overrides, record.steps),
+            _by_key(run.training.overrides, run.training.steps),
+        )
+        if begun != now:
+            keys = sorted(key for key in begun.keys() | now.keys() if begun.get(key) != now.get(key))
+            was, is_now = ({key: values.get(key) for key in keys} for values in (begun, now))
             raise AblationError(
-                f"{run.training.folder} was begun with other overrides; they differ in {sorted(changed)}. "
+                f"{run.training.folder} was begun with other overrides: {was}, and now it is {is_now}. "
                 f"Type folder=<another>"
             )
-        in_order = _by_key(now)
-        reordered = [key for key, values in _by_key(begun).items() if values != in_order[key]]
-        if reordered:
-            raise AblationError(
-                f"{run.training.folder} was begun with the overrides of {reordered[0]} in another order, of "
-                f"which the last counts. Type folder=<another>"
-            )
 
 
-def _by_key(overrides: Sequence[str]) -> dict[str, list[str]]:
-    values: dict[str, list[str]] = {}
+def _by_key(overrides: Sequence[str], steps: int) -> dict[str, list[str]]:
+    """Key → its overrides in their order, of which the last counts."""
+    values: dict[str, list[str]] = {"steps": [str(steps)]}
     for override in overrides:
-        values.setdefault(override.lstrip("+~").partition("=")[0], []).append(override)
+        values.setdefault(key_of(override), []).append(override)
     return values
 
 
-def check_resumed(run: GridRun, inputs_of: Callable[[GridRun], Mapping[str, str]]) -> None:
+def check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
     """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
 
     Two commits with changes are never known to be the same. A run without a step begins anew.
 
     Args:
         inputs_of: see `go`; called for a run that has begun alone, for it reads model and data whole.
-
-    Raises:
-        AblationError: names what differs from the run's record.
     """
     record = read_record(run)
     if record is None or noted_job(run.training.folder) or not (record.inputs and has_steps(run)):
@@ -230,15 +157,14 @@ _WORDS = {"git_revision": "commit", "versions": "versions", "inputs": "model and
 
 
 def _made_with(inputs: Mapping[str, str]) -> dict[str, Any]:
-    """What `Record` has of this machine: commit, versions, model, data and processor."""
-    made_with = {"git_revision": git_revision(), "versions": versions(), "inputs": dict(inputs)}
-    return {**made_with, "machine": machine()}
+    now = {"git_revision": git_revision(), "versions": versions(), "machine": machine()}
+    return {**now, "inputs": dict(inputs)}
 
 
 def _train(runs: Sequence[GridRun], work: _Work) -> None:
     waiting, at_work = deque(runs), list[Iterator[None]]()
     while waiting or at_work:
-        while waiting and len(at_work) < work.executor.at_once:
+        while waiting and len(at_work) < (work.cluster.at_once if work.cluster else 1):
             work.before_each(waiting[0])
             attempt = _attempt(waiting.popleft(), work)
             if next(attempt, "over") != "over":  # the run's folder is there before the next one is looked at
@@ -249,33 +175,34 @@ def _train(runs: Sequence[GridRun], work: _Work) -> None:
 
 
 def _attempt(run: GridRun, work: _Work) -> Iterator[None]:
-    """Train one run; neither its failure nor a file that cannot be written ends the others."""
-    try:
-        yield from _noted(run, work)
-    except OSError as error:
-        work.watcher.trouble(run, in_one_sentence(error, "folder=<another>") or str(error))
-    work.watcher.end(run)
+    """Train one run, and note in its folder what it is made with, when it ended, and why it failed.
 
-
-def _noted(run: GridRun, work: _Work) -> Iterator[None]:
-    """Train one run, and note in its folder what it is made with, when it ended, and why it failed."""
-    failure, record = run.training.folder / FAILURE, run.training.folder / RUN_RECORD
-    failure.unlink(missing_ok=True)
-    # a cluster has packages, files and processors of its own
-    here = work.executor.address is None
-    made_with = _made_with(work.inputs_of(run)) if here else {"git_revision": None, "versions": {}}
-    content = {"variant": run.variant, "seed": run.seed, "overrides": list(run.training.overrides)}
-    write_record(run, {**content, "steps": run.training.steps, **made_with, "began": utc_now()})
-    work.watcher.begin(run)
+    Neither its failure nor a file that cannot be written ends the others.
+    """
+    failure, file, reason = run.training.folder / FAILURE, run.training.folder / RUN_RECORD, None
     try:
-        yield from work.executor.train(run.training, lambda metrics: work.watcher.metrics(run, metrics))
-        ended = {**read_json(record, dict[str, object]), "ended": utc_now()}
-        write_whole(record, json.dumps(ended, indent=2) + "\n")
-    except ProcessFailedError as error:
+        failure.unlink(missing_ok=True)
+        # a cluster has packages, files and processors of its own
+        made_with = (
+            {"git_revision": None, "versions": {}} if work.cluster else _made_with(work.inputs_of(run))
+        )
+        content = {"variant": run.variant, "seed": run.seed, "overrides": list(run.training.overrides)}
+        write_record(run, {**content, "steps": run.training.steps, **made_with, "began": utc_now()})
+        work.watcher.begin(run)
         try:
+            if work.cluster is None:
+                run.training.go(lambda metrics: work.watcher.metrics(run, metrics))
+            else:
+                yield from work.cluster.train(run.training, lambda now: work.watcher.metrics(run, now))
+            ended = {**read_json(file, dict[str, object]), "ended": utc_now()}
+            write_whole(file, json.dumps(ended, indent=2) + "\n")
+        except ProcessFailedError as error:
+            reason = str(error)  # printed where the file cannot be written
             write_whole(failure, f"{error}\n")
-        except OSError:
-            work.watcher.trouble(run, str(error))
-            raise
-    except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
-        pass
+            reason = None
+        except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
+            pass
+    except OSError as error:
+        sentence = in_one_sentence(error, "folder=<another>") or str(error)
+        reason = sentence if reason is None else f"{reason}\n{sentence}"
+    work.watcher.end(run, reason)

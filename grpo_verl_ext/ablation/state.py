@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from statistics import mean
+from typing import TypeVar
 
-from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
@@ -24,6 +21,7 @@ FAILURE = "failed.txt"
 RUN_RECORD = "run.json"
 NOTE = "job.json"
 STEP_SECONDS = "timing_s/step"
+_Kind = TypeVar("_Kind")
 
 
 class State(str, Enum):
@@ -54,6 +52,22 @@ class Record:
     """When the first attempt began, in UTC."""
     ended: str | None = None
     """When the run was finished, in UTC."""
+
+
+@dataclass(frozen=True)
+class Job(Document):
+    """A submitted Ray job whose end has not been seen."""
+
+    submission_id: str
+    address: str
+    """Address of the cluster's dashboard."""
+    attempt: str
+    """Name of the attempt's files, without a suffix."""
+
+    @property
+    def stop_command(self) -> str:
+        """Command that stops the job."""
+        return f"ray job stop {self.submission_id} --address {self.address}"
 
 
 @dataclass(frozen=True)
@@ -89,14 +103,14 @@ def status_of(run: GridRun) -> RunStatus:
         if run.training.has_ended(metrics):
             return RunStatus(run, State.FINISHED, metrics)
         file = run.training.folder / FAILURE
-        failure = file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
+        if file.exists():
+            reason = file.read_text(encoding="utf-8", errors="replace")
+            return RunStatus(run, State.FAILED, metrics, reason)
     except CorruptMetricsError as error:
         return RunStatus(run, State.UNREADABLE, {}, str(error))
     except OSError as error:
         why = f"{error.filename} cannot be read ({error.strerror}). It was left in place; move it away"
         return RunStatus(run, State.UNREADABLE, metrics, why)
-    if failure is not None:
-        return RunStatus(run, State.FAILED, metrics, failure)
     return RunStatus(run, State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
 
 
@@ -117,117 +131,42 @@ def write_record(run: GridRun, content: dict[str, object]) -> None:
 
 
 def read_record(run: GridRun) -> Record | None:
-    """The `Record` that `write_record` wrote; None if the run has not begun.
-
-    Raises:
-        AblationError: the file is not a record. It is left in place.
-    """
-    file = run.training.folder / RUN_RECORD
-    try:
-        return read_json(file, Record) if file.exists() else None
-    except (DocumentError, OSError) as error:
-        raise AblationError(
-            f"{file} is not the record of a run ({error}). It was left in place; type folder=<another>"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Job(Document):
-    """A submitted Ray job whose end has not been seen."""
-
-    submission_id: str
-    address: str
-    """Address of the cluster's dashboard."""
-    attempt: str
-    """Name of the attempt's files, without a suffix."""
-
-    @property
-    def stop_command(self) -> str:
-        """Command that stops the job."""
-        return f"ray job stop {self.submission_id} --address {self.address}"
+    """The `Record` that `write_record` wrote; None if the run has not begun."""
+    return _read(run.training.folder / RUN_RECORD, Record, "the record of a run", "type folder=<another>")
 
 
 def noted_job(folder: Path) -> Job | None:
-    """The run's job whose end has not been seen; None if there is none.
+    """The run's job whose end has not been seen; None if there is none."""
+    then = "check with `ray job list` whether the run's job is there, and move the file away"
+    return _read(folder / NOTE, Job, "the note of a job", then)
 
-    Raises:
-        AblationError: the note cannot be read; it is left in place.
-    """
-    file = folder / NOTE
+
+def _read(file: Path, kind: type[_Kind], what: str, then: str) -> _Kind | None:
     try:
-        return read_json(file, Job) if file.exists() else None
+        return read_json(file, kind) if file.exists() else None
     except (DocumentError, OSError) as error:
-        raise AblationError(
-            f"{file} is not the note of a job ({error}). It was left in place; check with "
-            f"`ray job list` whether the run's job is there, and move the file away"
-        ) from error
+        raise AblationError(f"{file} is not {what} ({error}). It was left in place; {then}") from error
 
 
-def runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:
-    """A line for each run: its state, last step, last value of the metric, and seconds of a step."""
-    shown = Table(title="runs")
-    for name in ("variant", "seed", "state", "step", metric, "s a step"):
-        shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
-    for status in statuses:
-        values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
-        seconds = status.step_seconds
-        shown.add_row(
-            status.run.variant,
-            str(status.run.seed),
-            status.state.value,
-            f"{status.step}/{status.run.training.steps}",
-            f"{values[-1]:.3f}" if values else "–",
-            f"{mean(seconds):.1f}" if seconds else "–",
-        )
-    return shown
-
-
-def estimate(statuses: Sequence[RunStatus], left: Sequence[RunStatus], at_once: int = 1) -> str:
-    """Minutes left, from the steps measured so far; without the start of Ray, actor and rollout."""
-    seconds = [second for status in statuses for second in status.step_seconds]
-    if not seconds:
-        return "time unknown before the first step"
-    steps = sum(status.run.training.steps - status.step for status in left)
-    return f"about {steps * mean(seconds) / 60 / at_once:.0f} min of steps"
-
-
-@dataclass
 class Progress:
-    """Redraws the table when something happens."""
+    """Prints how runs begin and end, and on a terminal a line with the steps that are trained now."""
 
-    live: Live
-    runs: Sequence[GridRun]
-    metric: str
-    at_once: int
-    _steps: dict[str, int] = field(default_factory=dict)
-    """Last step of each run that is being trained, by its name."""
-    _statuses: dict[str, RunStatus] = field(default_factory=dict)
-    """Status of each run, by its name; the files of a run are read when it begins and ends."""
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._steps: dict[str, str] = {}
 
     def begin(self, run: GridRun) -> None:
         """Print a line, which also stays where the output is not a terminal."""
-        self.live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")
-        self._statuses = {each.name: status_of(each) for each in self.runs}
-        self.metrics(run, self._statuses[run.name].metrics)
+        self._live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        """Redraw the table if a step was logged; called about once a second."""
-        if self._steps.get(run.name) == max(metrics, default=0):
-            return
-        self._steps[run.name] = max(metrics, default=0)
-        self._statuses[run.name] = replace(self._statuses[run.name], metrics=metrics)
-        statuses = list(self._statuses.values())
-        left = [status for status in statuses if status.is_to_do(retry_failed=False)]
-        now = "; ".join(f"{name}, step {step}" for name, step in self._steps.items())
-        line = Text(f"now {now}; {estimate(statuses, left, self.at_once)}")
-        self.live.update(Group(runs_table(statuses, self.metric), line))
+        """Show the last step; called about once a second."""
+        self._steps[run.name] = f"{run.name}, step {max(metrics, default=0)} of {run.training.steps}"
+        self._live.update(Text(f"now {'; '.join(self._steps.values())}"))
 
-    def trouble(self, run: GridRun, reason: str) -> None:
-        """Print what no file of the run could take: why it failed, or that the file cannot be written."""
-        self.live.console.print(f"{run.name}: {reason}", style="red")
-
-    def end(self, run: GridRun) -> None:
-        """Print how the run ended."""
-        self._steps.pop(run.name, None)  # one whose folder cannot be made has not begun
-        self._statuses[run.name] = status = status_of(run)
-        self.live.console.print(f"{time.strftime('%H:%M:%S')} {run.name}: {status.state.value}")
+    def end(self, run: GridRun, reason: str | None) -> None:
+        """Print how the run ended, and what no file of it could take."""
+        if reason is not None:
+            self._live.console.print(f"{run.name}: {reason}", style="red")
+        self._steps.pop(run.name, None)
+        self._live.console.print(f"{time.strftime('%H:%M:%S')} {run.name}: {status_of(run).state.value}")

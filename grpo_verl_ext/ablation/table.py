@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpo_verl_ext.ablation.checks import unlike_the_others
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_kept
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_kept
+from grpo_verl_ext.ablation.inputs import unlike_the_others
 from grpo_verl_ext.ablation.kept import GRID, Beginning, read_beginnings, read_kept_grid
 from grpo_verl_ext.ablation.state import Record, State, read_record, status_of
 from grpo_verl_ext.runs.metrics import Metrics
@@ -112,9 +112,6 @@ def read_any(path: Path) -> tuple[Results, Path]:
 
     Returns:
         The results, and the folder that a report of them belongs in.
-
-    Raises:
-        AblationError: the path is neither, or cannot be read.
     """
     if path.is_file():
         return read_table(path), path.parent
@@ -124,29 +121,23 @@ def read_any(path: Path) -> tuple[Results, Path]:
 
 
 def read_results(folder: Path) -> Results:
-    """Read a grid's folder, which may have been moved.
-
-    Raises:
-        AblationError: the grid is missing or cannot be read; it is left in place.
-    """
+    """Read a grid's folder, which may have been moved."""
     if not (folder / GRID).is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
     settings, runs = read_kept_grid(folder)
-    results = gathered(settings, (_read(run, settings) for run in runs))
-    return replace(results, beginnings=read_beginnings(folder))
-
-
-def _read(run: GridRun, settings: GridSettings) -> tuple[RunResult, Metrics]:
-    status, record = status_of(run), None
-    unread = status.reason if status.state is State.UNREADABLE else None
-    if status.state is State.FINISHED:
-        try:
-            record = read_record(run)
-        except AblationError as error:
-            unread = str(error)
-    # the folder may be moved, and reports are shown to others
-    warnings = [unread.replace(f"{settings.folder}/", "")] if unread else []
-    return RunResult(run.variant, run.seed, status.state, record, warnings), status.metrics
+    found = []
+    for run in runs:
+        status, record = status_of(run), None
+        unread = status.reason if status.state is State.UNREADABLE else None
+        if status.state is State.FINISHED:
+            try:
+                record = read_record(run)
+            except AblationError as error:
+                unread = str(error)
+        # the folder may be moved, and reports are shown to others
+        warnings = [unread.replace(f"{settings.folder}/", "")] if unread else []
+        found.append((RunResult(run.variant, run.seed, status.state, record, warnings), status.metrics))
+    return replace(gathered(settings, found), beginnings=read_beginnings(folder))
 
 
 @dataclass(frozen=True)
@@ -171,11 +162,7 @@ def write_table(results: Results, file: Path) -> Path:
 
 
 def read_table(file: Path) -> Results:
-    """Read what `write_table` wrote.
-
-    Raises:
-        AblationError: the file is something else. It is left in place.
-    """
+    """Read what `write_table` wrote."""
     try:
         content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
         about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)

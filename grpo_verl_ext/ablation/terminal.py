@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 from rich import box
@@ -16,35 +18,27 @@ from rich.table import Table
 from rich.text import Text
 
 from grpo_verl_ext.ablation import checks, inputs
-from grpo_verl_ext.ablation.analysis import analyse
-from grpo_verl_ext.ablation.figures import draw
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.kept import check_unchanged, keep_grid, note_beginning
-from grpo_verl_ext.ablation.page import write_page
+from grpo_verl_ext.ablation.page import COLOURS, write_page
 from grpo_verl_ext.ablation.plan import declared_starts, print_power, run_until_decided
-from grpo_verl_ext.ablation.report import TextTable, report_of, tracked, write_files
-from grpo_verl_ext.ablation.run import (
-    Executor,
-    check_clean,
-    check_records,
-    check_resumed,
-    executor_at,
-    go,
-)
+from grpo_verl_ext.ablation.report import report_of, tracked, write_files
+from grpo_verl_ext.ablation.run import check_clean, check_records, check_resumed, go
 from grpo_verl_ext.ablation.state import (
     Progress,
     RunStatus,
     State,
-    estimate,
     noted_job,
-    runs_table,
     status_of,
 )
 from grpo_verl_ext.ablation.table import read_any
-from grpo_verl_ext.ablation.verdicts import missing_control
+from grpo_verl_ext.ablation.verdicts import control_of
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
+
+if TYPE_CHECKING:
+    from grpo_verl_ext.ablation.ray_jobs import RayCluster
 
 _WIDTH = 120
 """Smallest width in columns, so that a row of numbers is one line."""
@@ -64,16 +58,15 @@ def print_plan(
     Args:
         command: the line that starts them.
     """
-    console = make_console()
-    runs = runs_of(settings)
+    console, runs = make_console(), runs_of(settings)
     checks.compose_runs(runs, plugin)
     check_records(runs)
     check_unchanged(settings)
     statuses = [status_of(run) for run in runs]
-    print_table(console, runs_table(statuses, settings.metrics[0]))
+    print_table(console, _runs_table(statuses, settings.metrics[0]))
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     console.print(
-        f"{len(left)} of {len(runs)} runs to do, {estimate(statuses, left)}. To start them: {command}"
+        f"{len(left)} of {len(runs)} runs to do, {_estimate(statuses, left)}. To start them: {command}"
     )
     _print_failures(console, statuses)
     print_power(console, settings, pilot, sd)
@@ -97,22 +90,21 @@ def run_grid(
     Returns:
         Whether all these runs are finished.
     """
-    console = make_console()
+    console, cluster = make_console(), None
     most = declared_starts(settings).most if until_decided else None
-    executor = executor_at(ray_address, jobs, console.print)
+    if ray_address is not None:
+        from grpo_verl_ext.ablation.ray_jobs import connected
+
+        cluster = connected(ray_address.rstrip("/"), jobs, console.print)
+    elif jobs > 1:
+        valid = "valid is 1, for each run has the machine to itself. Type: --ray-address http://HOST:8265"
+        raise AblationError(f"--jobs is {jobs}; without a cluster {valid}")
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
     configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
-    tasks = checks.tasks_to_prepare(configs, plugin)
-    if settings.is_declared and tasks:
-        check_clean()
-    for task, seed in tasks:
-        plugin.prepare(task, seed)
-    if settings.is_declared:
-        checks.check_starts(runs, configs, plugin)
-    if executor.address is None:  # a cluster has its own devices, files and packages: the job checks them
-        checks.check_runs(configs, plugin)
-    for line in _which_rays(executor.address, runs):
+    _check(settings, configs, plugin, cluster)
+    address = None if cluster is None else WhichRay(cluster.address, "--ray-address").words
+    for line in dict.fromkeys(address or run.training.ray.words for run in runs):
         console.print(line)
     _print_missing_control(console, settings)
     if settings.is_declared and git_revision() is None:
@@ -120,11 +112,27 @@ def run_grid(
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
-        return _train(console, settings, chosen, configs, retry_failed=retry_failed, executor=executor)
+        return _train(console, settings, chosen, configs, retry_failed=retry_failed, cluster=cluster)
 
     finished = run_until_decided(console, settings, train) if until_decided else train(settings.seeds)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}")
     return finished
+
+
+def _check(
+    settings: GridSettings,
+    configs: Mapping[str, DictConfig],
+    plugin: checks.Plugin,
+    cluster: RayCluster | None,
+) -> None:
+    """Check all runs, after preparing the tasks that they need."""
+    tasks = checks.tasks_to_prepare(configs, plugin)
+    if settings.is_declared and tasks:
+        check_clean()
+    for task, seed in tasks:
+        plugin.prepare(task, seed)
+    if cluster is None:  # a cluster has its own devices, files and packages: the job checks them
+        checks.check_runs(configs, plugin)
 
 
 def _train(
@@ -134,7 +142,7 @@ def _train(
     configs: Mapping[str, DictConfig],
     *,
     retry_failed: bool,
-    executor: Executor,
+    cluster: RayCluster | None,
 ) -> bool:
     """Train those of the runs that are to do, and return whether all are finished."""
 
@@ -146,35 +154,30 @@ def _train(
             check_clean(run)
             check_resumed(run, inputs_of)
             note_beginning(settings, git_revision(), utc_now())
-            run.training.folder.mkdir(
-                parents=True, exist_ok=True
-            )  # it has begun, before its files are hashed
+            # it has begun, before its files are hashed
+            run.training.folder.mkdir(parents=True, exist_ok=True)
 
-    naming = nullcontext() if executor.address is None else _jobs_named_at_the_end(console, runs)
+    naming = nullcontext() if cluster is None else _jobs_named_at_the_end(console, runs)
     with naming, Live(console=console, refresh_per_second=2) as live:
         go(
             Path(settings.folder),
             runs,
-            Progress(live, runs, settings.metrics[0], executor.at_once),
+            Progress(live),
             retry_failed=retry_failed,
-            executor=executor,
+            cluster=cluster,
             accepted=partial(keep_grid, settings),
             before_each=before_each,
             inputs_of=inputs_of,
         )
         statuses = [status_of(run) for run in runs]
-        live.update(runs_table(statuses, settings.metrics[0]))
+        live.update(_runs_table(statuses, settings.metrics[0]))
     console.print()
     _print_failures(console, statuses)
     return all(status.state is State.FINISHED for status in statuses)
 
 
 def print_report(
-    source: Path,
-    *,
-    threshold: float | None,
-    output: Path | None = None,
-    push: Callable[..., None] | None = None,
+    source: Path, *, output: Path | None = None, push: Callable[..., None] | None = None
 ) -> None:
     """Compare a grid's finished runs on the terminal and in files.
 
@@ -182,43 +185,64 @@ def print_report(
         source: the grid's folder, or the table of a report; the files go into that folder.
         output: take the files into this folder instead.
         push: sends project, name, configuration and rows, numbers by step, to a tracker; None: nowhere.
-
-    Raises:
-        AblationError: the source cannot be read.
     """
     results, of_source = read_any(source)
-    report = report_of(analyse(results, threshold=threshold))
-    console = make_console(at_least=_WIDTH)
-    for line in report.analysis.missing:
+    report, console = report_of(results), make_console(at_least=_WIDTH)
+    for line in report.missing:
         console.print(line, style="red")
-    for each in report.statements:
-        label = (f"{each.label}:", f"bold white on {each.colour}")
-        console.print(Text.assemble(label, f" {each.sentence}"))
+    for label, sentence in report.statements:
+        console.print(Text.assemble((f"{label}:", f"bold white on {COLOURS[label]}"), f" {sentence}"))
     for line in report.exploratory:
         console.print(line)
     console.print()
-    for shown in report.tables:
-        console.print(_table_of_text(shown))  # the box ends with a blank line
-    for line in [*report.thresholds, *report.analysis.warnings]:
+    for title, columns, lines in report.tables:
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for name in columns:
+            table.add_column(name, justify="left" if name in ("check", "variant") else "right")
+        for cells in lines:
+            table.add_row(*cells)
+        console.print(table)  # it ends with a blank line
+    for line in report.warnings:
         console.print(line)
     folder = output or of_source
     folder.mkdir(parents=True, exist_ok=True)
-    for file in [*write_files(report, folder), *draw(report, folder), write_page(report, folder)]:
+    for file in [*write_files(report, folder), write_page(report, folder)]:
         console.print(str(file))
     if push is not None:
         push(of_source.resolve().name, "report", *tracked(report))
 
 
+def _runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:
+    """A line for each run: its state, last step, last value of the metric, and seconds of a step."""
+    shown = Table(title="runs")
+    for name in ("variant", "seed", "state", "step", metric, "s a step"):
+        shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
+    for status in statuses:
+        values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
+        seconds = status.step_seconds
+        shown.add_row(
+            *(status.run.variant, str(status.run.seed), status.state.value),
+            f"{status.step}/{status.run.training.steps}",
+            f"{values[-1]:.3f}" if values else "–",
+            f"{mean(seconds):.1f}" if seconds else "–",
+        )
+    return shown
+
+
+def _estimate(statuses: Sequence[RunStatus], left: Sequence[RunStatus]) -> str:
+    """Minutes left, from the steps measured so far; without the start of Ray, actor and rollout."""
+    seconds = [second for status in statuses for second in status.step_seconds]
+    if not seconds:
+        return "time unknown before the first step"
+    steps = sum(status.run.training.steps - status.step for status in left)
+    return f"about {steps * mean(seconds) / 60:.0f} min of steps"
+
+
 def _print_missing_control(console: Console, settings: GridSettings) -> None:
-    missing = missing_control(settings)
-    if missing is not None:
-        console.print(missing, style="red")
-
-
-def _which_rays(address: str | None, runs: Sequence[GridRun]) -> Iterable[str]:
-    if address is not None:
-        return [WhichRay(address, "--ray-address").words]
-    return dict.fromkeys(run.training.ray.words for run in runs)
+    control = control_of(settings)
+    if control is not None and not control.passed:
+        fix = "grpo-verl-ext ablate run <file of that grid>"
+        console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")
 
 
 def _print_failures(console: Console, statuses: Sequence[RunStatus]) -> None:
@@ -242,12 +266,3 @@ def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterato
                 f"job {job.submission_id} continues; run the same command again to watch it. "
                 f"To stop it: {job.stop_command}"
             )
-
-
-def _table_of_text(shown: TextTable) -> Table:
-    table = Table(title=shown.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in shown.columns:
-        table.add_column(name, justify="left" if name in ("check", "variant") else "right")
-    for line in shown.lines:
-        table.add_row(*line)
-    return table

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from grpo_verl_ext import cli
-from grpo_verl_ext.ablation.analysis import Analysis
 from grpo_verl_ext.ablation.checks import Plugin
 from grpo_verl_ext.ablation.declaration import Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.kept import keep_grid
-from grpo_verl_ext.ablation.measures import bands
+from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
@@ -62,7 +61,7 @@ PRIMARY = "gold_response/probability"
 
 
 @pytest.fixture
-def declared(tmp_path: Path) -> Analysis:
+def declared(tmp_path: Path) -> Report:
     """Five verdicts with sentences as long as real ones, a missed check and a passed control.
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
@@ -90,14 +89,10 @@ def declared(tmp_path: Path) -> Analysis:
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, "timing_s/step": 1.5} for step in range(3)}
     runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
     results = gathered(settings, [(run, metrics) for run in runs])
-    return Analysis(
+    return Report(
         results=results,
-        asked_for=runs,
         rows=[],
         costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
-        threshold=None,
-        reached={},
-        curves={name: bands(results, name) for name in (PRIMARY, "val/acc")},
         missing=[],
         warnings=[],
         verdicts=[_verdict(*item, first=place / 10 - 0.1) for place, item in enumerate(outcomes.items())],

@@ -46,8 +46,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(VerlRun, "go", go_)
     nothing = OmegaConf.create({})
     monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
-    for name in ("check_runs", "check_starts"):
-        monkeypatch.setattr(checks, name, lambda *_: None)
+    monkeypatch.setattr(checks, "check_runs", lambda *_: None)
     monkeypatch.setattr(checks, "tasks_to_prepare", lambda configs, plugin: [])
     monkeypatch.setattr("grpo_verl_ext.ablation.terminal.git_revision", lambda: "abc")
     monkeypatch.setattr("grpo_verl_ext.ablation.terminal.check_clean", lambda run: None)
@@ -130,21 +129,6 @@ def test_a_run_that_failed_before_its_first_step_has_the_record_of_the_next_atte
     assert [record["git_revision"] for record in records] == ["def"] * 9
 
 
-def test_a_run_that_was_interrupted_while_its_files_were_read_has_begun(
-    grid: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hashes of a large model take minutes."""
-
-    def interrupted(config: object) -> dict[str, str]:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(inputs, "inputs_of", interrupted)
-        CliRunner().invoke(app, ["ablate", "run", str(grid)])
-    ablate("run", str(grid))
-    assert len(read_results(grid.parent / "out").beginnings) == 1
-
-
 def test_the_table_and_the_report_keep_it(grid: Path, tmp_path: Path) -> None:
     for _ in range(3):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
@@ -170,13 +154,6 @@ def test_the_declaration_cannot_change_with_the_records_gone(grid: Path, tmp_pat
         assert "held runs, since removed, that were begun with margin: 0.05, and now it is 0.1" in printed
         assert status == 1
     assert ablate("run", str(grid), "margin=0.1", f"folder={tmp_path}/another")[0] == 0
-
-
-def test_a_grid_without_a_declaration_notes_nothing(grid: Path, tmp_path: Path) -> None:
-    undeclared = {key: GRID[key] for key in ("steps", "base", "axes", "seeds", "baseline", "metrics")}
-    grid.write_text(json.dumps({**undeclared, "folder": str(tmp_path / "out")}))
-    assert ablate("run", str(grid))[0] == 0
-    assert [path.name for path in tmp_path.glob("*.json")] == []
 
 
 def test_notes_that_are_something_else_are_left_in_place(grid: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import run as runner
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
-from grpo_verl_ext.ablation.run import executor_at, go
+from grpo_verl_ext.ablation.ray_jobs import RayCluster, connected
+from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.ablation.state import State, noted_job, status_of
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
@@ -85,19 +86,19 @@ class Told:
         if metrics:
             self.on_metrics()
 
-    def end(self, run: GridRun) -> None:
+    def end(self, run: GridRun, reason: str | None) -> None:
         self.at_work.append(self.at_work[-1] - 1)
 
 
-def cluster(address: str, at_once: int = 1, **settings: Any) -> RayExecutor:
-    return RayExecutor(connected(address), address, at_once, settings.pop("say", print), **settings)
+def cluster(address: str, at_once: int = 1, **settings: Any) -> RayCluster:
+    return replace(connected(address, at_once, settings.pop("say", print)), **settings)
 
 
 def submit(
-    tmp_path: Path, runs: list[GridRun], executor: RayExecutor, **settings: Any
+    tmp_path: Path, runs: list[GridRun], at: RayCluster | None, **settings: Any
 ) -> tuple[Told, list[GridRun]]:
     told = settings.pop("told", Told())
-    return told, go(tmp_path / "grid", runs, told, executor=executor, **{"retry_failed": False, **settings})
+    return told, go(tmp_path / "grid", runs, told, cluster=at, **{"retry_failed": False, **settings})
 
 
 def jobs_of(client: JobSubmissionClient, tmp_path: Path) -> list[Any]:
@@ -152,36 +153,6 @@ def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
     assert submit(tmp_path, runs, cluster(address), retry_failed=True)[0].begun == ["a"]
     assert (runs[0].training.folder / "attempt-2.log").exists()
     assert len({job.submission_id for job in jobs_of(client, tmp_path)}) == 3
-
-
-@pytest.mark.long
-def test_a_stopped_job_has_failed(tmp_path, address, client, run_named) -> None:
-    run = run_named("a", wait_for="never")
-    folder = run.training.folder
-    told = Told(on_metrics=lambda: client.stop_job(noted_job(folder).submission_id))
-    assert submit(tmp_path, [run], cluster(address), told=told)[1] == [run]
-    assert "is STOPPED: " in status_of(run).reason
-
-
-@pytest.mark.long
-def test_two_at_once_and_not_three(tmp_path, address, run_named) -> None:
-    runs = [run_named("a", wait_for="b.begun"), run_named("b", wait_for="a.begun"), run_named("c")]
-    told, _ = submit(tmp_path, runs, cluster(address, at_once=2))
-    assert [status_of(run).state for run in runs] == [State.FINISHED] * 3, "a and b wait for each other"
-    assert max(told.at_work) == 2
-
-
-@pytest.mark.long
-def test_the_log_can_be_read_half_way(tmp_path, address, signs, run_named) -> None:
-    run = run_named("a", wait_for="go")
-    log = run.training.folder / "attempt-1.log"
-
-    def go_on() -> None:
-        if "arguments" in log.read_text():
-            (signs / "go").touch()
-
-    submit(tmp_path, [run], cluster(address, log_every=0), told=Told(on_metrics=go_on))
-    assert status_of(run).state is State.FINISHED
 
 
 @pytest.mark.long
@@ -265,31 +236,6 @@ def pump(source: socket.socket, target: socket.socket) -> None:
 
 
 @pytest.mark.long
-def test_a_lost_connection_is_said_and_waited_for(tmp_path, address, signs, run_named) -> None:
-    run, door, said = run_named("a", wait_for="go"), Door(address), list[str]()
-
-    def say(words: str) -> None:
-        said.append(words)
-        if "no answer" in words:
-            (signs / "go").touch()
-            door.open()
-
-    def shut_once() -> None:
-        if not (signs / "go").exists():
-            door.shut()
-
-    try:
-        submit(tmp_path, [run], cluster(door.address, say=say, pause=0.1), told=Told(on_metrics=shut_once))
-    finally:
-        door.shut()
-    assert status_of(run).state is State.FINISHED
-    assert [words.partition(" (")[0] for words in said[1:]] == [
-        f"no answer from {door.address}",
-        f"{door.address} answers again",
-    ]
-
-
-@pytest.mark.long
 def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes_the_run(
     tmp_path, address, client, run_named
 ) -> None:
@@ -301,22 +247,10 @@ def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes
     assert job.status is JobStatus.RUNNING
     assert (status_of(run).state, status_of(run).reason) == (State.BEGUN, None)
 
-    for other in (cluster(address), executor_at(None, 1, print)):
+    for other in (cluster(address), None):
         with pytest.raises(AblationError, match=f"as job {job.submission_id}, which may be running"):
             submit(tmp_path, [run], other)
     client.stop_job(job.submission_id)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"submission_id": "x"}'])
-def test_a_corrupt_note_is_named_and_left(tmp_path, run_named, text) -> None:
-    run = run_named("a")
-    run.training.folder.mkdir(parents=True)
-    note = run.training.folder / "job.json"
-    note.write_text(text)
-    with pytest.raises(AblationError, match=r"a/seed-1/job\.json is not the note of a job"):
-        submit(tmp_path, [run], executor_at(None, 1, print))
-    assert note.read_text() == text
 
 
 @pytest.mark.long
@@ -390,20 +324,20 @@ def test_another_server_at_the_address_is_refused(status: int, message: str) -> 
         another_server(status) as at,
         pytest.raises(AblationError, match=rf"(?s)--ray-address is {at}.*{message}"),
     ):
-        connected(at)
+        connected(at, 1, print)
 
 
 @pytest.mark.parametrize("value", ["auto", "ray://head:10001", "head:8265"])
 def test_an_address_of_another_kind_is_refused(value: str) -> None:
     with pytest.raises(AblationError, match=f"--ray-address is {value}; valid is .*http://HOST:8265"):
-        connected(value)
+        connected(value, 1, print)
 
 
 @pytest.mark.parametrize("name", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
 def test_an_address_that_ray_would_prefer_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "http://elsewhere:8265")
     with pytest.raises(AblationError, match=f"{name} is http://elsewhere:8265.*Type: unset {name}"):
-        connected("http://head:8265")
+        connected("http://head:8265", 1, print)
 
 
 def test_ray_without_its_job_api_is_named(python: Python) -> None:
@@ -411,10 +345,10 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
         """
         import sys
         sys.modules["aiohttp"] = None
-        from grpo_verl_ext.ablation.run import executor_at
+        from grpo_verl_ext.ablation.ray_jobs import connected
         from grpo_verl_ext.ablation.grid import AblationError
         try:
-            executor_at("http://127.0.0.1:1", 1, print)
+            connected("http://127.0.0.1:1", 1, print)
         except AblationError as error:
             print(error)
         """
@@ -423,5 +357,7 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
 
 
 def test_several_jobs_need_a_cluster() -> None:
-    with pytest.raises(AblationError, match=r"--jobs is 2; .* Type: --ray-address http://HOST:8265"):
-        executor_at(None, 2, print)
+    grid = Path(__file__).parents[2] / "examples" / "ablations" / "clip_chain_sum.yaml"
+    refused = CliRunner().invoke(app, ["ablate", "run", str(grid), "--jobs", "2"])
+    assert refused.exit_code == 1
+    assert "--jobs is 2; without a cluster valid is 1" in refused.stderr

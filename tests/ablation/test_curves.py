@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from grpo_verl_ext.ablation.analysis import Analysis, analyse
-from grpo_verl_ext.ablation.figures import BELOW, draw, draw_bands, forest
 from grpo_verl_ext.ablation.measures import bands
-from grpo_verl_ext.ablation.report import report_of
+from grpo_verl_ext.ablation.page import BELOW, forest
+from grpo_verl_ext.ablation.report import Report, report_of
 from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
@@ -39,24 +37,8 @@ def test_bands_are_means_over_the_steps_that_all_seeds_have(results: Results) ->
     assert bands(results, "nowhere") == []
 
 
-def test_files_for_each_metric_that_was_measured_the_same_each_time(results: Results, tmp_path: Path) -> None:
-    *forest_files, png, svg = draw(report_of(analyse(results)), tmp_path)
-    assert [file.name for file in forest_files] == ["forest.png", "forest.svg"]
-    assert (png.name, svg.name) == ("curve-val-acc.png", "curve-val-acc.svg")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    text = svg.read_text()
-    assert "val/acc" in text
-    assert "b, seeds: 1" in text
-    assert "a − b" in forest_files[1].read_text()
-    files = [*forest_files, png, svg]
-    first = [file.read_bytes() for file in files]
-    assert draw(report_of(analyse(results)), tmp_path) == files
-    assert [file.read_bytes() for file in files] == first
-    assert not list(tmp_path.glob(".*"))
-
-
-def drawn(analysis: Analysis) -> Axes:
-    figure = forest(report_of(analysis))
+def drawn(analysis: Report) -> Axes:
+    figure = forest(analysis)
     assert figure is not None
     return figure.axes[0]
 
@@ -67,7 +49,7 @@ def horizontal(axes: Axes, place: float) -> list[list[float]]:
     return [sorted(map(float, line.get_xdata())) for line in lines]
 
 
-def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Analysis) -> None:
+def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Report) -> None:
     axes = drawn(declared)
     assert [text.get_text() for text in axes.texts] == [
         f"{verdict.variant} − grpo" for verdict in declared.verdicts
@@ -84,7 +66,7 @@ def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Analysis
     assert axes.get_xlabel() == "difference, area of gold_response/probability"
 
 
-def test_a_difference_of_differences_looks_like_no_variant(declared: Analysis) -> None:
+def test_a_difference_of_differences_looks_like_no_variant(declared: Report) -> None:
     one, *others = declared.verdicts
     both = dataclasses.replace(one, variant="(a − b)", against="(c − d)")
     axes = drawn(dataclasses.replace(declared, verdicts=[both, *others]))
@@ -94,18 +76,7 @@ def test_a_difference_of_differences_looks_like_no_variant(declared: Analysis) -
     assert drawn_one.get_color() not in [looks_of(number)["color"] for number in variants]
 
 
-@pytest.mark.parametrize(
-    "names", [["a", "b"], ["beta-0.5", "beta-1", "beta-2", "beta-4"], ["a" * 60, "b" * 60]]
-)
-def test_a_legend_is_no_wider_than_its_figure(results: Results, names: list[str]) -> None:
-    (band, *_) = bands(results, "val/acc")
-    figure = draw_bands([dataclasses.replace(band, variant=name) for name in names], "val/acc")
-    FigureCanvasAgg(figure).draw()
-    (legend,) = figure.legends
-    assert legend.get_window_extent().width <= figure.bbox.width
-
-
-def test_the_band_is_the_margin(declared: Analysis) -> None:
+def test_the_band_is_the_margin(declared: Report) -> None:
     (band,) = drawn(declared).patches
     x, width = band.get_x(), band.get_width()
     assert (x, x + width) == (-0.05, 0.05)
@@ -113,28 +84,13 @@ def test_the_band_is_the_margin(declared: Analysis) -> None:
     analysis = dataclasses.replace(declared, results=dataclasses.replace(declared.results, settings=without))
     assert not drawn(analysis).patches
     # Without verdicts another number may be drawn than the primary, in whose units the margin is.
-    rows = analyse(declared.results).rows
+    rows = report_of(declared.results).rows
     assert not drawn(dataclasses.replace(declared, verdicts=[], rows=rows)).patches
 
 
 def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Results) -> None:
-    axes = drawn(analyse(results))
+    axes = drawn(report_of(results))
     # At the steps that most runs have, 0 and 2, the areas with seed 1 are (0.25 + 1) / 2 of a and 0.25 of b.
     assert (horizontal(axes, 0), horizontal(axes, BELOW)) == ([[0.375]], [[0.375]])
     assert [text.get_text() for text in axes.texts] == ["a − b"]
     assert not axes.patches
-
-
-def test_without_a_difference_there_is_no_forest(tmp_path: Path, grid_of, leave) -> None:
-    grid_of(["a", "b"], ["acc"], seeds=[1])
-    leave("a", 1, {1: {"acc": 0.5}, 2: {"acc": 0.5}})
-    assert forest(report_of(analyse(read_results(tmp_path)))) is None
-
-
-def test_the_primary_has_the_first_curve(declared: Analysis, tmp_path: Path) -> None:
-    names = [file.name for file in draw(report_of(declared), tmp_path)]
-    assert names == [
-        f"{name}.{kind}"
-        for name in ("forest", "curve-gold-response-probability", "curve-val-acc")
-        for kind in ("png", "svg")
-    ]

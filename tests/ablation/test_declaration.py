@@ -90,32 +90,11 @@ def test_a_number_and_a_difference_of_differences(read) -> None:
 
 
 def test_one_pair_by_two_measures(read) -> None:
-    """Two comparisons, each with its share of the level; the same measure twice is one comparison."""
+    """Two comparisons, each with its share of the level."""
     final = "{variant: gvpo, is: higher, measure: final}"
     declared = read_one(read, f"expect=[{{variant: gvpo, is: higher}}, {final}]")
-    assert [each.number_of(declared.primary).measure for each in declared.comparisons] == ["area", "final"]
+    assert [each.measure for each in declared.comparisons] == [None, "final"]
     assert declared.level == 0.02
-    for wrong, said in (
-        ("area", r"expect\[1\] compares gvpo with grpo as expect\[0\] does"),
-        ("best", r"expect\[1\]\.measure is 'best'; valid are final, area"),
-    ):
-        with pytest.raises(AblationError, match=said):
-            read(f"expect=[{{variant: gvpo, is: higher}}, {final.replace('final', wrong)}]")
-
-
-def test_a_grid_that_declares_nothing_is_read_as_before(read) -> None:
-    grid = read(text=GRID)
-    assert (grid.primary, grid.expect, grid.control) == (None, [], None)
-    assert grid.usable == [1, 2, 3, 4, 5, 6]
-
-
-def test_the_control_may_be_of_another_grid(read) -> None:
-    assert read_one(read, "control={grid: 2026.10}").control == Control(grid="2026.10")
-
-
-def test_a_calibration_declares_its_control_alone(read) -> None:
-    grid = read("primary={metric: acc, measure: final}", "control={variant: lr1e-3, is: lower}", text=GRID)
-    assert grid.expect == []
 
 
 def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
@@ -137,21 +116,16 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
             "primary={metric: a, measure: area, step: 3}",
             r"primary\.step=3 is not known; valid are",
         ),
-        ("margin=0", r"margin is 0\.0; valid is a number > 0"),
-        ("margin=-0.05", r"margin is -0\.05; valid"),
-        ("margin=.nan", r"margin is nan; valid"),
-        ("margin=.inf", r"margin is inf; valid"),
-        ("alpha=0", r"alpha is 0\.0; valid is a number > 0 and ≤ 0\.5"),
-        ("alpha=0.51", r"alpha is 0\.51; valid"),
-        ("alpha=.nan", r"alpha is nan; valid"),
+        ("margin=0", r"margin is 0: .*greater than 0"),
+        ("margin=.inf", r"margin is inf: .*less than inf"),
+        ("alpha=0", r"alpha is 0: .*greater than 0"),
+        ("alpha=0.51", r"alpha is 0\.51: .*less than or equal to 0\.5"),
         (
             "starts={first: 5, most: 4}",
             r"starts is \{first: 5, most: 4\} with 6 seeds; valid is 3 ≤ first ≤ most ≤ number of seeds\. "
             r"Type: 'starts=\{first: 5, most: 5\}'",
         ),
         ("starts={first: 3, most: 7}", r"most: 7\} with 6 seeds; .*Type: 'starts=\{first: 3, most: 6\}'"),
-        ("starts={first: 2, most: 6}", r"Type: 'starts=\{first: 3, most: 6\}'"),
-        ("starts={first: 8, most: 9}", r"Type: 'starts=\{first: 6, most: 6\}'"),
         ("seeds=[1,2]", r"with 2 seeds; .* and at least 3 seeds"),
         ("primary=${control}", r"grid\.yaml: primary\.variant=.* is not known; valid are primary\.metric"),
         ("starts={first: 3}", r"starts\.most is not given"),
@@ -161,23 +135,12 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ),
         ("expect=[{variant: gvpo, against: x, is: higher}]", r"expect\[0\]\.against has 'x'"),
         ("expect=[{variant: grpo, is: higher}]", r"expect\[0\] compares grpo with itself"),
-        ("expect=[{variant: gvpo, against: gvpo, is: equal}]", r"expect\[0\] compares gvpo with itself"),
         (
             "expect=[{variant: gvpo, is: better}]",
             r"expect\[0\]\.is is 'better'; valid are higher, lower, diff",
         ),
         ("expect=[{variant: gvpo}]", r"expect\[0\]\.is is not given"),
         ("expect=[{variant: gvpo, is_: higher}]", r"expect\[0\]\.is_='higher' is not known"),
-        ("expect=gvpo", r"expect is 'gvpo'; valid are sections, such as expect: \[\{…\}\]"),
-        ("expect=[gvpo]", r"expect\[0\] is 'gvpo'; valid is a section"),
-        (
-            "expect=[{variant: gvpo, is: higher}, {variant: gvpo, is: equal}]",
-            r"expect\[1\] compares gvpo with grpo as expect\[0\] does",
-        ),
-        (
-            "expect=[{variant: gvpo, against: ppo, is: higher}, {variant: ppo, against: gvpo, is: lower}]",
-            r"expect\[1\] compares ppo with gvpo as expect\[0\] does",
-        ),
         (
             "expect=[{variant: gvpo, against: 1, is: equal}]",
             r"expect\[0\] compares with a number, and starts is given.*Remove starts",
@@ -195,20 +158,12 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
             "expect=[{variant: gvpo, minus: {variant: gvpo, against: ppo}, is: higher}]",
             r"expect\[0\] compares gvpo with itself",
         ),
-        (
-            "expect=[{variant: gvpo, minus: {variant: ppo}, is: higher}]",
-            r"expect\[0\]\.minus\.against is not",
-        ),
-        ("checks=[{metric: a, measure: best, at_least: 1}]", r"checks\[0\]\.measure is 'best'"),
         ("checks=[{metric: a, measure: mean, at_least: .nan}]", r"checks\[0\]\.at_least is nan"),
-        ("checks=[{metric: a, measure: mean}]", r"checks\[0\]\.at_least is not given"),
         ("checks=[{metric: a, measure: mean, at_least: 1, variants: [x]}]", r"checks\[0\]\.variants has 'x'"),
         ("control={}", r"control has neither variant nor grid"),
         ("control={variant: ppo, is: lower, grid: x}", r"control has both variant and grid"),
         ("control={variant: x, is: lower}", r"control\.variant has 'x'"),
         ("control={variant: ppo}", r"control\.is is not given; valid are higher, lower, different"),
-        ("control={variant: ppo, is: equal}", r"control\.is is 'equal'"),
-        ("control={variant: grpo, is: lower}", r"control compares grpo with itself"),
         ("control={grid: x, is: lower}", r"control has grid, and also is or against"),
     ],
 )

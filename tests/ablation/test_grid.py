@@ -98,32 +98,26 @@ def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytes
     ("overrides", "message"),
     [
         (["step=3"], r"step=3 is not known; valid are axes, seeds, baseline, primary"),
-        (["steps=0"], r"steps is 0; valid is an integer ≥ 1"),
+        (["steps=0"], r"steps is 0: .*greater than or equal to 1"),
         (["seeds=[]"], r"seeds is empty"),
-        (["metrics=[]"], r"metrics is empty"),
         (["seeds=[1,1]"], r"seeds is \[1, 1\]; valid are different integers"),
         (["seeds=[-1]"], r"seeds is \[-1\]; valid are different integers"),
         (["seeds=[one]"], r"seeds\[0\]: Value 'one'"),
         (["seeds=1,2"], r"seeds is '1,2'; valid is list\[int\]\. Type: 'seeds=\[1,2\]'"),
-        (["seeds=3"], r"seeds is 3; valid is list\[int\]\. Type: 'seeds=\[3\]'"),
-        (["metrics=acc"], r"metrics is 'acc'; valid is list\[str\]\. Type: 'metrics=\[acc\]'"),
         (
             ["axes.algo.a=x=1"],
             r"axes\.algo\.a is 'x=1'; valid is list\[str\]\. Type: 'axes\.algo\.a=\[x=1\]'",
         ),
         (["axes=[a]"], r"axes is \['a'\]; valid is a section"),
         (["axes.algo.a/b=[]"], r"axes\.algo has the label 'a/b', which names folders"),
-        (["axes.algo.a/b=[]"], r"Type: a-b$"),
-        (["axes.algo.a b=[]"], r"axes\.algo has the label 'a b'"),
-        (["axes.algo.a,b=[]"], r"axes\.algo has the label 'a,b'.*Type: a-b$"),
-        (["axes.algo.+=[]"], r"axes\.algo has the label '\+'.*Type: algo-3$"),
+        (["axes.algo.a,b=[]"], r"axes\.algo has the label 'a,b'"),
+        (["axes.algo.+=[]"], r"axes\.algo has the label '\+'"),
         (["axes.algo.GRPO=[]"], r"the labels grpo, low and GRPO, low name one folder, GRPO-low"),
         (["axes.empty={}"], r"axes\.empty has no choice"),
         (
             ["baseline=[grpo]"],
             r"valid is one label of each axis.*lr: low \| high.*Type: 'baseline=\[grpo,low\]'",
         ),
-        (["baseline=[low,grpo]"], r"baseline is \['low', 'grpo'\]"),
     ],
 )
 def test_a_wrong_value_is_named(written, overrides: list[str], message: str) -> None:
@@ -140,11 +134,6 @@ def test_labels_are_the_text_that_was_typed(written) -> None:
     assert [run.variant for run in runs_of(grid)] == ["on", "0.1", "1e-6", "010", "null"]
     again = read_grid(written(text), ["baseline=[1e-6]", "axes.beta.no=[d=1]", "folder=2026.10"])
     assert (again.baseline, again.axes["beta"]["no"], again.folder) == (["1e-6"], ["d=1"], "2026.10")
-
-
-def test_a_label_typed_twice_is_refused(written) -> None:
-    with pytest.raises(AblationError, match=r"grid\.yaml cannot be read: (?s:.*)duplicate key grpo"):
-        read_grid(written(SMALL.replace("gvpo: [+algo=gvpo]", "grpo: [+algo=gvpo]")))
 
 
 def test_variants_with_one_name_are_refused(written) -> None:

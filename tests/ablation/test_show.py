@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks, terminal
-from grpo_verl_ext.ablation.analysis import Analysis
+from grpo_verl_ext.ablation import terminal
+from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -30,10 +30,10 @@ def grid(tmp_path: Path, leave) -> Path:
 
 
 @pytest.fixture
-def shown(declared: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+def shown(declared: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Print the report of `declared`."""
     monkeypatch.setattr(terminal, "read_any", lambda _source: (declared.results, tmp_path))
-    monkeypatch.setattr(terminal, "analyse", lambda _results, *, threshold: declared)
+    monkeypatch.setattr(terminal, "report_of", lambda _results: declared)
 
     def shown() -> str:
         finished = CliRunner().invoke(app, ["ablate", "report", str(tmp_path)])
@@ -44,7 +44,7 @@ def shown(declared: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_report_begins_with_the_verdicts_and_ends_with_checks_costs_and_files(
-    declared: Analysis, shown: Callable[[], str]
+    declared: Report, shown: Callable[[], str]
 ) -> None:
     lines = shown().splitlines()
     assert lines[:6] == [*(f"{each.outcome.value}: {each.sentence}" for each in declared.verdicts), ""]
@@ -58,9 +58,8 @@ def test_a_report_begins_with_the_verdicts_and_ends_with_checks_costs_and_files(
         "variant seconds of steps tokens trained on peak memory of the actor, GB",
         "grpo 4 20 3.00",
     ]
-    assert [Path(line).name for line in rest[7:]][:4] == [
-        *("report.json", "report.csv", "report.md", "verdicts.csv")
-    ]
+    names = ["report.json", "report.md", "metrics.parquet", "report.html"]
+    assert [Path(line).name for line in rest[7:]] == names
 
 
 def test_the_label_is_coloured_on_a_terminal(
@@ -106,45 +105,3 @@ def test_the_plan_by_hand(grid: Path, reads: Counter[str]) -> None:
     assert f"1 of 3 runs to do, about 2 min of steps. To start them: {start}\n" in shown.output
     assert "dapo/seed-1 failed:\nthe reason" in shown.output
     assert reads == {"grpo": 1, "dapo": 1, "gvpo": 1}
-
-
-def test_piped_tables_have_a_row_a_line_and_a_blank_line_after_them(
-    grid: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long the names are, and whatever the width of the terminal elsewhere."""
-    monkeypatch.setenv("COLUMNS", "40")
-    metric = "val-core/" + "long/" * 30 + "acc"
-    label = "wide-" * 20 + "x"
-    overrides = [f"metrics=[{metric}]", f"axes.algo.{label}=[+algo=grpo]"]
-    shown = CliRunner().invoke(app, ["ablate", "plan", str(grid), *overrides])
-    assert shown.exit_code == 0, shown.output
-    lines = shown.output.splitlines()
-    (row,) = [line for line in lines if line.startswith("│ wide-")]
-    assert [cell.strip() for cell in row.strip("│ ").split("│")] == [label, "1", "waiting", "0/2", "–", "–"]
-    assert len([line for line in lines if line.startswith("┃") and metric in line]) == 1
-    end = next(number for number, line in enumerate(lines) if line.startswith("└"))
-    assert lines[end + 1] == ""
-    assert lines[end + 2].startswith("2 of 4 runs to do")
-
-
-def test_a_redraw_reads_no_run_again(
-    grid: Path, leave, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    redraws: list[Counter[str]] = []
-
-    def go(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
-        """A training whose watcher is called twice."""
-        for last in (1, 2):
-            leave("gvpo", 1, {number: step(0.0, 30.0) for number in range(1, last + 1)})
-            before = Counter(reads)
-            on_metrics({last: {}})
-            redraws.append(reads - before)
-
-    monkeypatch.setattr(VerlRun, "go", go)
-    monkeypatch.setattr(checks, "check_runs", lambda _configs, _plugin: None)
-    shown = CliRunner().invoke(app, ["ablate", "run", str(grid)])
-    assert shown.exit_code == 1, "one run has failed, and is not tried again"
-    lines = shown.output.splitlines()
-    assert lines[next(number for number, line in enumerate(lines) if line.startswith("└")) + 1] == ""
-    assert redraws == [Counter()] * 2
-    assert "To compare the runs: grpo-verl-ext ablate report" in shown.output

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.analysis import analyse, missing_metrics
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.kept import GRID, keep_grid
+from grpo_verl_ext.ablation.kept import keep_grid
 from grpo_verl_ext.ablation.measures import MEASURES, compare
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.run import check_records, go
@@ -26,7 +25,7 @@ class Nobody:
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None: ...
 
-    def end(self, run: GridRun) -> None: ...
+    def end(self, run: GridRun, reason: str | None) -> None: ...
 
 
 class TestAFinalValueIsOfTheLastStep:
@@ -38,13 +37,6 @@ class TestAFinalValueIsOfTheLastStep:
             for seed in (1, 2):
                 leave(variant, seed, {0: {"acc": acc + seed / 100}, 1: {"loss": 1.0}, 2: {"loss": 1.0}})
         return tmp_path
-
-    def test_a_value_of_an_earlier_step_is_not_compared(self, validated_before_alone: Path) -> None:
-        analysis = analyse(read_results(validated_before_alone))
-        assert analysis.rows == []
-        (missing,) = analysis.missing
-        assert missing.startswith("acc ends at step 0 of 2 in grpo/seed-1, gvpo/seed-1, grpo/seed-2, ")
-        assert missing.endswith("Type in base: trainer.test_freq=<steps between validations>")
 
     def test_the_report_begins_with_it(self, validated_before_alone: Path) -> None:
         shown = CliRunner().invoke(app, ["ablate", "report", str(validated_before_alone)])
@@ -58,7 +50,7 @@ class TestAFinalValueIsOfTheLastStep:
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
         leave("b", 2, {1: {"acc": 0.9}, 2: {}})
-        analysis = analyse(read_results(tmp_path))
+        analysis = report_of(read_results(tmp_path))
         assert analysis.rows[1]["by_seed"] == {1: 0.5}
         assert analysis.missing[0].startswith("acc ends at step 1 of 2 in b/seed-2: left out")
 
@@ -68,7 +60,7 @@ class TestAFinalValueIsOfTheLastStep:
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
         leave("b", 2, {2: {"acc": 0.5}})
-        analysis = analyse(read_results(tmp_path))
+        analysis = report_of(read_results(tmp_path))
         assert all(row["by_seed"].keys() == {1} for row in analysis.rows if row["variant"] == "b")
         assert analysis.missing == ["acc lacks the steps 1 in b/seed-2, which most runs have: left out"]
 
@@ -80,22 +72,11 @@ class TestAFinalValueIsOfTheLastStep:
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
             leave(variant, seed, {0: {"acc": 0.2}, 2: {"acc": 0.4}})
         leave("b", 2, {0: {"acc": 0.2}, 1: {"acc": 0.9}, 2: {"acc": 0.4}})
-        analysis = analyse(read_results(tmp_path))
+        analysis = report_of(read_results(tmp_path))
         values = {row["measure"]: row["by_seed"] for row in analysis.rows if row["variant"] == "b"}
         assert values["area"] == pytest.approx({1: 0.3, 2: 0.3})
         assert values["best"] == {1: 0.4, 2: 0.4}
         assert analysis.missing == []
-
-    def test_a_metric_that_no_run_has_is_named_beside_those_like_it(
-        self, tmp_path: Path, grid_of, leave
-    ) -> None:
-        grid_of(["a"], ["val-core/acc/mean@1x"], seeds=[1])
-        leave("a", 1, {1: {"val-core/acc/mean@1": 0.1}, 2: {"val-core/acc/mean@1": 0.2}})
-        (missing,) = missing_metrics(read_results(tmp_path))
-        assert (
-            "metrics has val-core/acc/mean@1x, which no run has logged; like it are val-core/acc/mean@1"
-            in missing
-        )
 
 
 class TestARefusedGridChangesNothing:
@@ -116,20 +97,6 @@ class TestARefusedGridChangesNothing:
         go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
         return settings
 
-    def test_other_steps(self, settings: GridSettings, tmp_path: Path) -> None:
-        before = (tmp_path / GRID).read_bytes()
-        settings.steps = 8
-        with pytest.raises(AblationError, match="was begun with other overrides"):
-            go(
-                tmp_path,
-                runs_of(settings),
-                Nobody(),
-                retry_failed=False,
-                accepted=lambda: keep_grid(settings),
-            )
-        assert (tmp_path / GRID).read_bytes() == before
-        assert all(run.state is State.FINISHED for run in read_results(tmp_path).runs)
-
     def test_fewer_seeds_leave_the_others_in_the_report(self, settings: GridSettings, tmp_path: Path) -> None:
         settings.seeds = [2, 3]
         go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
@@ -142,7 +109,7 @@ class TestARefusedGridChangesNothing:
         (tmp_path / "a").mkdir()
         record = {"overrides": ["x=2", "x=1", "y=1"], "steps": 2, "git_revision": None, "versions": {}}
         (tmp_path / "a" / "run.json").write_text(json.dumps(record))
-        with pytest.raises(AblationError, match="the overrides of x in another order"):
+        with pytest.raises(AblationError, match=r"was begun with other overrides: .*x=2.*, and now it is"):
             check_records([run])
         record["overrides"] = ["y=1", "x=1", "x=2"]  # between keys the order says nothing
         (tmp_path / "a" / "run.json").write_text(json.dumps(record))
@@ -185,7 +152,7 @@ class TestNoSpread:
         # 0.3 − 0.2 and 0.8 − 0.7 differ in the last bit alone.
         found = compare({1: 0.3, 2: 0.8, 3: 0.9}, {1: 0.2, 2: 0.7, 3: 0.8})
         assert found is not None
-        assert (found.p, found.effect, found.low, found.high) == (None, None, None, None)
+        assert (found.p, found.low, found.high) == (None, None, None)
         assert found.difference == pytest.approx(0.1, rel=1e-12)
 
     @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
@@ -194,14 +161,8 @@ class TestNoSpread:
         for seed in seeds:
             leave("a", seed, {1: {"acc": 0.25}, 2: {"acc": 0.25}})
             leave("b", seed, {1: {"acc": 0.5}, 2: {"acc": 0.5}})
-        (line,) = report_of(analyse(read_results(tmp_path))).exploratory
+        (line,) = report_of(read_results(tmp_path)).exploratory
         assert line.endswith(": +0.250 (no interval)")
-
-    def test_a_nan_is_no_loss(self) -> None:
-        found = compare({1: 1.0, 2: math.nan, 3: 1.0}, {1: 0.0, 2: 0.0, 3: 0.5})
-        assert found is not None
-        assert (found.wins, found.decided, found.seeds) == (2, 2, 3)
-        assert math.isnan(found.difference)
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
     def test_the_best_value_does_not_depend_on_where_a_nan_stands(self, order: tuple[int, ...]) -> None:
@@ -216,7 +177,7 @@ def test_small_numbers_are_not_shown_as_zero(tmp_path: Path, grid_of, leave) -> 
     for seed in seeds:
         leave("a", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed}})
         leave("b", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed + 1e-4 + 2e-5 * (seed % 2)}})
-    (line,) = report_of(analyse(read_results(tmp_path))).exploratory
+    (line,) = report_of(read_results(tmp_path)).exploratory
     # A curve of two points has their mean as its area, so the differences are 5e-5 and 6e-5, four of each:
     # mean 5.5e-5, std 5e-6 · √(8/7); with t = 2.3646 (seven degrees of freedom) half the interval is 4.5e-6.
     assert line == "b − a, area of kl, 8 starts: +5.5e−05 (5.1e−05 … 5.9e−05)"

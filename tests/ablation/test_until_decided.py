@@ -12,15 +12,14 @@ from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks, terminal
+from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation import run as runner
-from grpo_verl_ext.ablation.analysis import all_warnings, analyse
+from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.tasks.chain_sum import prepare
 
 DECLARED = {
     "steps": 2,
@@ -114,18 +113,11 @@ def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, 
     assert verl.trained == [f"{name} {seed}" for seed in range(1, wanted + 1) for name in MEAN]
     assert f"{wanted} starts are trained, of at most 8" in finished.output
     assert re.search(r"After 4 starts the SD of paired differences is 0\.\d+ \(6 degrees", finished.output)
-    analysis = analyse(read_results(tmp_path / "out"))
+    analysis = report_of(read_results(tmp_path / "out"))
     said = [each.sentence for each in [*analysis.verdicts, *analysis.checks]]
     assert sentences(finished.output) == said
     assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
     assert analysis.warnings == []
-
-
-def test_run_again_it_says_the_same_and_trains_nothing(run, verl: Verl) -> None:
-    before = sentences(run().output)
-    count = len(verl.trained)
-    assert sentences(run().output) == before
-    assert len(verl.trained) == count
 
 
 @pytest.mark.parametrize("kills", [[0], [3, 15], [16], [17], [5, 16, 20]])
@@ -140,12 +132,6 @@ def test_a_killed_grid_ends_like_an_unbroken_one(run, verl: Verl, tmp_path: Path
     assert last.exit_code == 0, last.output
     assert verl.trained == expected
     assert sentences(last.output) == sentences(unbroken.output)
-
-
-def test_a_small_spread_adds_none(run, verl: Verl) -> None:
-    verl.residual_sd = 0.001
-    assert "4 starts are trained, of at most 8" in run().output
-    assert len(verl.trained) == 4 * 4
 
 
 def test_a_large_spread_ends_at_the_most(run, verl: Verl) -> None:
@@ -163,20 +149,13 @@ def test_what_is_compared_decides_and_the_control_does_not(run, verl: Verl, monk
     assert f"{wanted} starts are trained" in run().output
 
 
-def test_without_the_option_all_seeds_are_trained(run, verl: Verl) -> None:
-    finished = run("out", "--jobs", "1")
-    assert finished.exit_code == 0, finished.output
-    assert len(verl.trained) == 4 * 8
-    assert sentences(finished.output) == []
-
-
 def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, tmp_path: Path) -> None:
     """Else one could look, and train on."""
     wanted = needed(verl)
     before = sentences(run().output)
     assert run("out", "--jobs", "1").exit_code == 0
     assert len(verl.trained) == 4 * 8
-    analysis = analyse(read_results(tmp_path / "out"))
+    analysis = report_of(read_results(tmp_path / "out"))
     assert [each.sentence for each in [*analysis.verdicts, *analysis.checks]] == before
     assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
     assert analysis.warnings == [
@@ -223,14 +202,6 @@ def test_a_grid_that_declares_nothing_is_refused(run, verl: Verl, changes, messa
     assert verl.trained == []
 
 
-def test_a_changed_declaration_is_refused_before_anything_is_prepared(run, verl: Verl, monkeypatch) -> None:
-    run()
-    monkeypatch.setattr(checks, "tasks_to_prepare", lambda *_: pytest.fail("a task is prepared"))
-    refused = run(margin=0.2)
-    assert refused.exit_code == 1
-    assert "begun with margin: 0.1, and now it is 0.2" in refused.stderr
-
-
 CHANGED_SOURCES = "0123456789ab" + "0" * 28 + "+changes"
 
 
@@ -262,12 +233,6 @@ class TestChangedSources:
         assert verl.trained == []
         assert not (tmp_path / "out" / "base").exists()
 
-    def test_nothing_is_prepared(self, run, verl: Verl, monkeypatch) -> None:
-        monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
-        monkeypatch.setattr(checks, "tasks_to_prepare", lambda *_: [("chain_sum", 1)])
-        monkeypatch.setattr(prepare, "run_prepare", lambda *_, **__: pytest.fail("a task is prepared"))
-        assert "a commit without changes" in run().stderr
-
     def test_sources_that_change_between_runs_end_the_grid_which_goes_on_later(
         self, run, verl: Verl, monkeypatch
     ) -> None:
@@ -281,30 +246,13 @@ class TestChangedSources:
         assert run().exit_code == 0
         assert len(verl.trained) == len(set(verl.trained)) >= 16
 
-    def test_a_finished_grid_shows_its_verdicts(self, run, verl: Verl, monkeypatch) -> None:
-        run()
-        monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
-        again = run()
-        assert again.exit_code == 0, again.output
-        assert sentences(again.output)
-
     def test_an_exploratory_grid_is_trained_and_its_report_says_so(
         self, run, verl: Verl, tmp_path: Path, monkeypatch
     ) -> None:
         monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
         nothing = {"expect": [], "control": None, "primary": None, "margin": None, "starts": None}
         assert run("out", "--jobs", "1", seeds=[1], **nothing).exit_code == 0
-        assert all_warnings(read_results(tmp_path / "out")) == [
+        assert report_of(read_results(tmp_path / "out")).warnings == [
             "4 of 4 runs were begun from a checkout that differs from its commit: what ran cannot be known, "
             "and they show no finding"
         ]
-
-    def test_without_a_checkout_a_line_says_that_no_commit_is_recorded(
-        self, run, verl: Verl, monkeypatch
-    ) -> None:
-        said = "grpo_verl_ext is no checkout of git here: the records have versions and no commit"
-        for revision, is_said in ((None, True), ("0" * 40, False)):
-            monkeypatch.setattr(terminal, "git_revision", lambda revision=revision: revision)
-            trained = run(str(revision))
-            assert trained.exit_code == 0
-            assert (said in trained.output) is is_said

@@ -13,8 +13,8 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
 from grpo_verl_ext.ablation.measures import holm, interval, paired_tests
-from grpo_verl_ext.ablation.power import difference_sd, extended_starts, power, starts_needed
-from grpo_verl_ext.ablation.verdicts import VerdictOutcome, declared_p, outcome_of
+from grpo_verl_ext.ablation.power import difference_sd, extended_starts
+from grpo_verl_ext.ablation.verdicts import VerdictOutcome, outcome_of
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -35,9 +35,9 @@ class TestPairedTests:
     def test_next_to_scipy_and_statsmodels(self, seed: int, count: int) -> None:
         rng = np.random.default_rng(seed)
         left, right = rng.normal(0.02, 0.03, size=(2, count))
-        found = paired_tests(left - right, 0.05)
-        assert found.p == pytest.approx(stats.ttest_rel(left, right).pvalue, rel=1e-9)
-        assert found.p_equal == pytest.approx(ttost_paired(left, right, -0.05, 0.05)[0], rel=1e-9)
+        p, p_equal = paired_tests(left - right, 0.05)
+        assert p == pytest.approx(stats.ttest_rel(left, right).pvalue, rel=1e-9)
+        assert p_equal == pytest.approx(ttost_paired(left, right, -0.05, 0.05)[0], rel=1e-9)
         mean, sd, *ends = interval(left - right, 0.96)
         assert mean == pytest.approx((left - right).mean(), rel=1e-12)
         assert sd == pytest.approx(np.std(left - right, ddof=1), rel=1e-12)
@@ -46,18 +46,9 @@ class TestPairedTests:
     def test_by_hand(self) -> None:
         # 1, 2, 3: mean 2, sd 1, t = 2·√3 = 3.4641 with 2 degrees of freedom, where P(T > t) is
         # ½ − t / (2·√(2 + t²)) = ½ − √12 / (2·√14); for the margin 5, t = 3·√3 and ½ − √27 / (2·√29).
-        found = paired_tests(np.array([1.0, 2.0, 3.0]), 5.0)
-        assert found.p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-12)
-        assert found.p_equal == pytest.approx(0.5 - math.sqrt(27 / 29) / 2, rel=1e-12)
-
-    def test_a_mean_on_the_margin_is_as_likely_in_as_out(self) -> None:
-        assert paired_tests(np.array([0.04, 0.05, 0.06]), 0.05).p_equal == pytest.approx(0.5)
-
-    def test_many_grids_at_once(self) -> None:
-        differences = np.random.default_rng(1).normal(size=(3, 2, 6))
-        found = paired_tests(differences, 0.5)
-        assert found.p.shape == found.p_equal.shape == (3, 2)
-        assert found.p[2, 1] == paired_tests(differences[2, 1], 0.5).p
+        p, p_equal = paired_tests(np.array([1.0, 2.0, 3.0]), 5.0)
+        assert p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-12)
+        assert p_equal == pytest.approx(0.5 - math.sqrt(27 / 29) / 2, rel=1e-12)
 
 
 class TestHolm:
@@ -76,17 +67,13 @@ class TestHolm:
         assert found[[0, 2]] == pytest.approx([0.03, 0.04])  # times 3 and 2, not 2 and 1
         assert math.isnan(found[1])
 
-    def test_many_grids_at_once(self) -> None:
-        values = np.random.default_rng(2).random((4, 2, 3))
-        assert holm(values)[3, 1] == pytest.approx(holm(values[3, 1]))
-
 
 def decided(
     expected: str, difference: float, *, p: float, p_equal: float, adjusted: float | None = None
 ) -> str:
     """The outcome at alpha 0.04 with two comparisons, so that 0.02 is the level of one."""
     if adjusted is None:
-        adjusted = declared_p(expected, p, p_equal)
+        adjusted = p_equal if expected == "equal" else p
     return outcome_of(
         expected, difference, p=p, p_equal=p_equal, adjusted_p=adjusted, alpha=0.04, comparisons=2
     ).name
@@ -111,9 +98,6 @@ class TestRule:
         for adjusted in (0.04, BELOW):
             assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted=adjusted) == wanted
         assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted=ABOVE) == "UNDECIDED"
-
-    def test_a_small_difference_that_is_significant_is_still_shown(self) -> None:
-        assert decided("higher", 0.01, p=0.001, p_equal=0.001) == "SHOWN"
 
     @pytest.mark.parametrize("expected", ["higher", "lower", "different"])
     def test_equivalence_takes_the_level_of_one_comparison(self, expected: str) -> None:
@@ -162,16 +146,16 @@ class TestSimulated:
         for end in range(self.FIRST, self.MOST + 1):
             chosen = values[ends == end, :, :end]
             paired = chosen[:, 1:] - chosen[:, :1]
-            tests = paired_tests(paired, self.MARGIN)
-            own = np.where([each == "equal" for each in expected], tests.p_equal, tests.p)
+            p, p_equal = paired_tests(paired, self.MARGIN)
+            own = np.where([each == "equal" for each in expected], p_equal, p)
             adjusted = holm(own)
             outcomes += [
                 [
                     outcome_of(
                         expected[i],
                         paired.mean(axis=-1)[grid, i],
-                        p=tests.p[grid, i],
-                        p_equal=tests.p_equal[grid, i],
+                        p=p[grid, i],
+                        p_equal=p_equal[grid, i],
                         adjusted_p=adjusted[grid, i],
                         alpha=self.ALPHA,
                         comparisons=count,
@@ -195,22 +179,6 @@ class TestSimulated:
         # Holm's level of 4 two-sided tests with one baseline is a little below alpha.
         assert found >= 0.02
 
-    def test_the_level_of_one_comparison(self) -> None:
-        outcomes, _ = self.simulate(["different"], [0.0])
-        found = self.share(outcomes, VerdictOutcome.SHOWN)
-        assert found == pytest.approx(self.ALPHA, abs=0.01 + self.three_errors(self.ALPHA))
-
-    def test_the_level_of_equal_on_the_margin(self) -> None:
-        outcomes, _ = self.simulate(["equal"] * 4, [self.MARGIN] * 4)
-        assert self.share(outcomes, VerdictOutcome.SHOWN) <= 0.05 + self.three_errors(0.05)
-        outcomes, _ = self.simulate(["equal"], [-self.MARGIN])
-        found = self.share(outcomes, VerdictOutcome.SHOWN)
-        assert found == pytest.approx(self.ALPHA, abs=0.01 + self.three_errors(self.ALPHA))
-
-    def test_equality_that_was_not_expected_is_no_easier(self) -> None:
-        outcomes, _ = self.simulate(["lower"] * 4, [self.MARGIN] * 4)
-        assert self.share(outcomes, VerdictOutcome.EQUAL) <= self.ALPHA + self.three_errors(self.ALPHA)
-
     @pytest.mark.parametrize(("comparisons", "more"), [(1, 0.09), (4, 0.05)])
     def test_the_power_at_the_margin(self, comparisons: int, more: float) -> None:
         """At least the closed form at the numbers of starts that the rule chose, with the level of the plan.
@@ -225,11 +193,3 @@ class TestSimulated:
         wanted = float(np.mean([TTestPower().power(effect, end, level) for end in ends]))
         assert wanted - self.three_errors(wanted) <= found <= wanted + more
         assert found >= 0.8
-
-    def test_the_power_with_a_fixed_number_of_starts_is_the_closed_form(self) -> None:
-        needed = starts_needed(self.MARGIN, self.SD, self.ALPHA)
-        rng = np.random.default_rng(18)
-        differences = rng.normal(self.MARGIN, self.SD, size=(self.GRIDS, needed))
-        found = float((paired_tests(differences, self.MARGIN).p <= self.ALPHA).mean())
-        wanted = power(self.MARGIN, self.SD, needed, self.ALPHA)
-        assert found == pytest.approx(wanted, abs=self.three_errors(wanted))

@@ -73,7 +73,7 @@ STARTED_BY: Mapping[str, str] = {
     "grpo-verl-ext ablate run GRID.yaml --ray-address http://HOST:8265 --jobs 4": (
         "tests/end_to_end/test_cluster_job.py::test_dapo_with_all_its_parts_as_a_job"
     ),
-    "grpo-verl-ext ablate report outputs/ablations/gvpo_best_chain_sum …": HERE,
+    "grpo-verl-ext ablate report outputs/ablations/gvpo_best_chain_sum": HERE,
     "grpo-verl-ext ablate report examples/ablations/results/…": (
         "tests/ablation/test_kept_results.py::test_the_report_is_made_anew_and_is_the_same"
     ),

@@ -17,7 +17,7 @@ class Silent:
     def metrics(self, run: GridRun, metrics: Metrics) -> None:
         pass
 
-    def end(self, run: GridRun) -> None:
+    def end(self, run: GridRun, reason: str | None) -> None:
         pass
 
 

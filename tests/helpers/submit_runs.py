@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from grpo_verl_ext.ablation.grid import GridRun
-from grpo_verl_ext.ablation.ray_jobs import RayExecutor, connected
+from grpo_verl_ext.ablation.ray_jobs import connected
 from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -16,7 +16,7 @@ class Silent:
 
     def metrics(self, run: GridRun, metrics: Metrics) -> None: ...
 
-    def end(self, run: GridRun) -> None: ...
+    def end(self, run: GridRun, reason: str | None) -> None: ...
 
 
 address, folder, runs = sys.argv[1:]
@@ -25,5 +25,5 @@ go(
     [GridRun("x", 1, VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
     Silent(),
     retry_failed=False,
-    executor=RayExecutor(connected(address), address, 2, print),
+    cluster=connected(address, 2, print),
 )

@@ -3,14 +3,11 @@
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import wandb
 from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.ablation import compare
-from grpo_verl_ext.ablation.report import write_files
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.launch.tracker import pusher
 from grpo_verl_ext.utils.errors import SettingError, TrackerError
@@ -107,19 +104,3 @@ def test_a_grid_is_refused_for_a_logger_without_its_key() -> None:
         SettingError, match=r"trainer\.logger is \[console,wandb\], but wandb has no key here"
     ):
         preflight.check_run_of_many(config)
-
-
-def test_a_notebook_shows_the_page(tmp_path: Path) -> None:
-    page = compare(KEPT)
-    shown = page._repr_html_()
-    assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
-    assert shown.count("<") == 2  # the frame's own; the page's are escaped
-    assert [each.variant for each in page.report.analysis.verdicts] == [
-        "without_variance",
-        "without_covariance",
-    ]
-    table = page.report.analysis.results.table
-    write_files(page.report, tmp_path)
-    read = pd.read_parquet(tmp_path / "metrics.parquet")
-    assert [*read.columns] == ["run", "variant", "seed", "step", "metric", "value"]
-    assert len(read) == len(table) > 1000
