@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 22579,
-    "modules": 161,
+    "lines of the package": 21909,
+    "modules": 159,
     "longest function": 45,
-    "functions per 1,000 lines": 53,
+    "functions per 1,000 lines": 52,
     "public names per 1,000 lines": 38,
-    "names in two or more modules": 9,
+    "names in two or more modules": 8,
     "algorithms' names as strings": 0,
-    "lines of tests": 31389,
+    "lines of tests": 30298,
     "lines of benchmarks": 1794,
-    "tracked tree, MB": 10.5,
-    "hand-written words in docs": 10967,
+    "tracked tree, MB": 10.4,
+    "hand-written words in docs": 10958,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
