@@ -97,7 +97,7 @@ def test_one_pair_by_two_measures(read) -> None:
     assert declared.level == 0.02
     for wrong, said in (
         ("area", r"expect\[1\] compares gvpo with grpo as expect\[0\] does"),
-        ("best", r"expect\[1\]\.measure is 'best'; valid are final, area"),
+        ("best", r"expect\[1\]\.measure is 'best'; valid is 'final', 'area'"),
     ):
         with pytest.raises(AblationError, match=said):
             read(f"expect=[{{variant: gvpo, is: higher}}, {final.replace('final', wrong)}]")
@@ -131,7 +131,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
             "control=null",
             r"control is not given; without a positive control.*type: 'control=\{",
         ),
-        ("primary.measure=best", r"primary\.measure is 'best'; valid are final, area, mean, second_half\. "),
+        ("primary.measure=best", r"primary\.measure is 'best'; valid is 'final', 'area', 'mean' or 'second_half'\. "),
         ("primary={measure: area}", r"primary\.metric is not given"),
         (
             "primary={metric: a, measure: area, step: 3}",
@@ -164,12 +164,12 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ("expect=[{variant: gvpo, against: gvpo, is: equal}]", r"expect\[0\] compares gvpo with itself"),
         (
             "expect=[{variant: gvpo, is: better}]",
-            r"expect\[0\]\.is is 'better'; valid are higher, lower, diff",
+            r"expect\[0\]\.is is 'better'; valid is 'higher', 'lower', 'diff",
         ),
         ("expect=[{variant: gvpo}]", r"expect\[0\]\.is is not given"),
         ("expect=[{variant: gvpo, is_: higher}]", r"expect\[0\]\.is_='higher' is not known"),
-        ("expect=gvpo", r"expect is 'gvpo'; valid are sections, such as expect: \[\{…\}\]"),
-        ("expect=[gvpo]", r"expect\[0\] is 'gvpo'; valid is a section"),
+        ("expect=gvpo", r"expect is 'gvpo'; valid is a valid list"),
+        ("expect=[gvpo]", r"expect\[0\] is 'gvpo'; .* Type: expect\[0\]=\{…\}"),
         (
             "expect=[{variant: gvpo, is: higher}, {variant: gvpo, is: equal}]",
             r"expect\[1\] compares gvpo with grpo as expect\[0\] does",
