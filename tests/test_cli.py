@@ -10,6 +10,10 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.options import read_section
+from grpo_verl_ext.verl_plugin.config import Options
 
 
 def test_the_version() -> None:
@@ -52,6 +56,25 @@ def test_the_commands() -> None:
         *(f"prepare {name}" for name in PREPARED),
         *("show", "train"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["migrate", "run.sh"], "migrate has left. Use instead: GRPO_VERL_EXT_CHECK=1"),
+        (["ablate", "reproduce"], "reproduce has left. Use instead: the metrics.parquet"),
+        (["show", "gvpo_distill"], "Type: pip install -e examples/teacher"),
+    ],
+)
+def test_what_has_left_is_refused_with_where_it_went(words: list[str], said: str) -> None:
+    refused = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+    assert refused.exit_code != 0
+    assert said in refused.output
+
+
+def test_an_option_that_has_left_is_refused_with_where_it_went() -> None:
+    with pytest.raises(SettingError, match=r"has left\. Use instead: algorithm\.grpo_ext\.reward_model"):
+        read_section(Options, {"step_reward_model": "x"}, SECTION)
 
 
 def test_every_help_text_is_one_sentence() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import cache
 from keyword import iskeyword
 from pathlib import Path
 from types import NoneType
@@ -47,11 +46,15 @@ class Document:
     }
 
 
-@cache
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def read_json(file: Path, kind: type[_Kind]) -> _Kind:
@@ -275,13 +278,13 @@ def _message(wrong: ErrorDetails, kind: type) -> str:
     *within, _ = wrong["loc"]
     key, value = _path(wrong["loc"]), wrong["input"]
     if wrong["type"] in _MISSING:
-        typed = "{…}" if is_dataclass(_hint_at(kind, wrong["loc"])) else "<value>"
-        return f"{key} is not given, and has no default. Type: {key}={typed}"
+        line = f"{key}={{…}}" if is_dataclass(_hint_at(kind, wrong["loc"])) else f"{key}=<value>"
+        return f"{key} is not given, and has no default. Type: {line}"
     if wrong["type"] in _UNKNOWN and key in LEFT:
         return f"{key}={value!r} has left. Use instead: {LEFT[key]}"
     if wrong["type"] in _UNKNOWN:
         known = ", ".join(_path((*within, each)) for each in _written_hints(_hint_at(kind, within)))
         return f"{key}={value!r} is not known; valid are {known}. Remove the line"
     valid = wrong["msg"].removeprefix("Input should be ")
-    typed = {"list_type": f"[{value}]", "dict_type": "{…}", "dataclass_type": "{…}"}.get(wrong["type"])
-    return f"{key} is {value!r}; valid is {valid}. Type: {key}={typed or '<value>'}"
+    typed = {"list_type": f"[{value}]", "dict_type": "{…}", "dataclass_type": "{…}"}
+    return f"{key} is {value!r}; valid is {valid}. Type: {key}={typed.get(wrong['type'], '<value>')}"

@@ -131,7 +131,10 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
             "control=null",
             r"control is not given; without a positive control.*type: 'control=\{",
         ),
-        ("primary.measure=best", r"primary\.measure is 'best'; valid is 'final', 'area', 'mean' or 'second_half'\. "),
+        (
+            "primary.measure=best",
+            r"primary\.measure is 'best'; valid is 'final', 'area', 'mean' or 'second_half'\. ",
+        ),
         ("primary={measure: area}", r"primary\.metric is not given"),
         (
             "primary={metric: a, measure: area, step: 3}",

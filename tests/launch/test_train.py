@@ -18,7 +18,7 @@ from verl.trainer import main_ppo
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.launch import train
-from grpo_verl_ext.launch.plugin_check import NoPluginError, check_configuration, check_workers, inspector
+from grpo_verl_ext.launch.train import NoPluginError, check_configuration, check_workers, inspector
 
 ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 POLICY = "VERL_USE_EXTERNAL_PLUGINS"
@@ -183,7 +183,7 @@ def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[li
     """Hydra would read ``./config`` as a part of the module's name."""
     folder = str(Path(main_ppo.__file__).parent / "config")
     for given, wanted in (("./config", folder), ("/x/y", "/x/y"), ("pkg://a.b", "pkg://a.b")):
-        train.run_training("gvpo", [], config_path=given)
+        train.run_training("gvpo", [], given)
         assert started.pop()[1] == f"--config-path={wanted}"
 
 
@@ -192,7 +192,7 @@ def test_a_real_worker_is_refused_by_its_environment(python: Python) -> None:
     refused = python(
         """
         import ray
-        from grpo_verl_ext.launch.plugin_check import NoPluginError, check_workers
+        from grpo_verl_ext.launch.train import NoPluginError, check_workers
 
         for policy in ("auto", "none"):
             ray.init("local", runtime_env={"env_vars": {"VERL_USE_EXTERNAL_PLUGINS": policy}})
