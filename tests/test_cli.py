@@ -21,10 +21,6 @@ def test_the_version() -> None:
     assert (printed.exit_code, printed.stdout) == (0, f"{grpo_verl_ext.__version__}\n")
 
 
-def test_the_help_says_so() -> None:
-    assert "--version" in CliRunner().invoke(app, ["--help"]).stdout
-
-
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["doctor", "--help"], ["prepare", "--help"]])
 def test_help_is_printed_without_importing_torch(words: list[str], interpreter: Python) -> None:
     finished = interpreter(
@@ -43,18 +39,10 @@ PREPARED = ("chain_sum", "chain_sum_mixed", "chain_sum_verbose", "gsm8k_tags")
 
 
 def test_the_commands() -> None:
+    commands = "ablate, ablate plan, ablate report, ablate run, doctor, invariance, iterate, iterate plan"
     assert sorted(path for path, _ in help_texts() if "-" not in path) == [
-        *(
-            "ablate",
-            "ablate plan",
-            "ablate report",
-            "ablate run",
-            "doctor",
-            "invariance",
-        ),
-        *("iterate", "iterate plan", "iterate run", "prepare"),
-        *(f"prepare {name}" for name in PREPARED),
-        *("show", "train"),
+        *(*commands.split(", "), "iterate run", "prepare"),
+        *(*(f"prepare {name}" for name in PREPARED), "show", "train"),
     ]
 
 

@@ -31,7 +31,7 @@ class NoPluginError(RuntimeError):
     """A process of the training would not load the plugin; the message says which, why and what to type."""
 
 
-def inspector() -> Callable[[], str | None]:
+def _inspector() -> Callable[[], str | None]:
     """Return a function that says why verl loads no plugin in the process that calls it; None: it does.
 
     It is made here so that Ray sends its code: a worker that lacks this package could not import it.
@@ -64,7 +64,7 @@ def inspector() -> Callable[[], str | None]:
 
 def check_here() -> None:
     """Refuse where verl has not loaded the plugin in this process."""
-    if reason := inspector()():
+    if reason := _inspector()():
         raise NoPluginError(f"this process has no plugin for this training: {reason}")
 
 
@@ -79,7 +79,7 @@ def check_configuration(config: DictConfig) -> None:
         )
 
 
-def check_workers() -> None:
+def _check_workers() -> None:
     """Refuse where a node of the connected Ray would train without the plugin, or with another version.
 
     A task on each node imports verl in the training's own runtime environment. Nodes that join later are not
@@ -90,7 +90,7 @@ def check_workers() -> None:
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             max_retries=0,
-        )(inspector()).remote()
+        )(_inspector()).remote()
         for node in ray.nodes()
         if node["Alive"]
     }
@@ -146,7 +146,7 @@ class _AsksFirst:
     def remote(self) -> Any:
         """Start the actor, unless a worker would train without the plugin."""
         try:
-            check_workers()
+            _check_workers()
         except NoPluginError as error:
             sys.exit(f"grpo_verl_ext: {error}")
         return self._class.remote()
