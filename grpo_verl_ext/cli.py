@@ -248,8 +248,9 @@ def _doctor(
 
     if module not in (None, MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
-    options = {"config_path": config_path, "config_name": config_name}
-    has_training = bool(overrides or module) or (config_path, config_name) != (_VERLS_PATH, _VERLS_NAME)
+    options = {"config_path": config_path} if config_path != _VERLS_PATH else {}
+    options |= {"config_name": config_name} if config_name != _VERLS_NAME else {}
+    has_training = bool(overrides or options or module)
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
     try:

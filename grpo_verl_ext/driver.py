@@ -32,8 +32,6 @@ from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 
 _PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
-
-
 _SIZES = ("num_cpus", "num_gpus", "_system_config")
 """Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
 _PYTHON = "runtime_env.py_executable"
@@ -95,7 +93,10 @@ def prepare_training(config: DictConfig) -> None:
         _leave_ray_of_previous_training()
         _choose_platform(config)
         _refuse_or_warn(config)
-        _settle_task(config)
+        # A task's folder is the driver's that was checked: a worker of a Ray that runs already may have
+        # another home and another cache.
+        if (task := usage.own_task(config)) is not None:
+            OmegaConf.resolve(task)
         _hand_on(config, environment(config))
 
 
@@ -170,24 +171,8 @@ def _settle_ray(config: DictConfig) -> WhichRay:
     return ray
 
 
-def _settle_task(config: DictConfig) -> None:
-    """Resolve the section of a task of this package, whose folder is the driver's that was checked.
-
-    A worker of a Ray that runs already may have another home and another cache.
-    """
-    from grpo_verl_ext.verl_plugin import usage
-
-    task = usage.own_task(config)
-    if task is not None:
-        OmegaConf.resolve(task)
-
-
 def _refuse_or_warn(config: DictConfig) -> None:
-    """Print the warnings and exit with the first error, which only a replaced preset's warning precedes.
-
-    Raises:
-        SystemExit: with the message of the error.
-    """
+    """Print the warnings and exit with the first error, which only a replaced preset's warning precedes."""
     from grpo_verl_ext import preflight
 
     for found in preflight.findings(config):
@@ -197,11 +182,7 @@ def _refuse_or_warn(config: DictConfig) -> None:
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield the environment variables of the training's processes: platform and patches.
-
-    Raises:
-        SystemExit: one of these options has the wrong type, and the check that reports it is silenced.
-    """
+    """Yield the environment variables of the training's processes: platform and patches."""
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
     from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE
@@ -211,7 +192,7 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
     try:
         options = Options.from_config(config.algorithm)
     except SettingError as error:
-        sys.exit(f"grpo_verl_ext: {error}")
+        sys.exit(f"grpo_verl_ext: {error}")  # where the check that reports it is silenced
     needed = ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
     yield PATCHES_VARIABLE, ",".join(needed)
 
@@ -221,7 +202,10 @@ def _hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
 
     Variables that the driver's own Ray job has set are left out: Ray would refuse them.
     """
-    set_by_job = _variables_of_job()
+    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+    job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
+    set_by_job = (job.get("runtime_env") or {}).get("env_vars") or {}
     with open_dict(config):
         for name, value in variables:
             key = f"{RUNTIME_ENVIRONMENT}.{name}"
@@ -229,14 +213,6 @@ def _hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
                 OmegaConf.update(config, key, value, force_add=True)
             elif OmegaConf.select(config, key) is not None:
                 del OmegaConf.select(config, RUNTIME_ENVIRONMENT)[name]
-
-
-def _variables_of_job() -> dict[str, str]:
-    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-
-    job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
-    found: dict[str, str] = (job.get("runtime_env") or {}).get("env_vars") or {}
-    return found
 
 
 def _silence(check: str) -> str:

@@ -108,11 +108,7 @@ def parse_lines(
 
 
 def from_plain(content: object, kind: type[_Kind]) -> _Kind:
-    """Make a dataclass from plain values, such as `as_plain` returns.
-
-    Raises:
-        DocumentError: as `parse_json`.
-    """
+    """Make a dataclass from plain values, such as `as_plain` returns, as `parse_json` does."""
     return parse_json(json.dumps(content), kind)
 
 

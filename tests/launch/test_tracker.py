@@ -12,8 +12,8 @@ from grpo_verl_ext import preflight
 from grpo_verl_ext.ablation import compare
 from grpo_verl_ext.ablation.report import write_files
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.launch.tracker import pusher
-from grpo_verl_ext.utils.errors import SettingError, TrackerError
+from grpo_verl_ext.launch.tracker import TrackerError, pusher
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 
 KEPT = Path(__file__).parents[2] / "examples" / "ablations" / "results" / "gvpo_terms_chain_sum"
