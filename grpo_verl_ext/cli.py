@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib.metadata import version
@@ -19,23 +19,37 @@ from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
+from grpo_verl_ext.utils.left import LEFT
 
 if TYPE_CHECKING:
     from grpo_verl_ext.ablation.checks import Plugin
 
 
-class _Commands(TyperGroup):
+class _Group(TyperGroup):
+    """Prints an error as one message, and says of a command that has left where it went."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in LEFT and args[0] not in self.commands:
+            ctx.fail(f"{args[0]} has left. Use instead: {LEFT[args[0]]}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        name = str(ctx.info_name)
+        extra = {"ablate": "ablation"}.get(name, name)
+        with one_message(name, extra=extra, elsewhere="folder=<another>"):
+            return super().invoke(ctx)
+
+
+class _Commands(_Group):
     """Answers Ctrl-C with how to resume, and prints on any terminal."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line of this process."""
         print_any_character()
         return super().main(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; Ctrl-C ends it with status 130 and a line that says how to resume."""
         with interruptible():
-            return super().invoke(ctx)
+            return TyperGroup.invoke(self, ctx)
 
 
 app = typer.Typer(
@@ -45,35 +59,29 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_ablate = typer.Typer(
-    help="Compare variants: train each with every seed, and report the differences.", no_args_is_help=True
-)
-_iterate = typer.Typer(
-    help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.", no_args_is_help=True
-)
-app.add_typer(_ablate, name="ablate")
-app.add_typer(_iterate, name="iterate")
-app.add_typer(prepare, name="prepare")
+_ablate = typer.Typer(help="Compare variants: train each with every seed, and report the differences.")
+_iterate = typer.Typer(help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.")
+app.add_typer(_ablate, name="ablate", cls=_Group, no_args_is_help=True)
+app.add_typer(_iterate, name="iterate", cls=_Group, no_args_is_help=True)
+app.add_typer(prepare, name="prepare", cls=_Group)
 
 _Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
 _Training = Annotated[
     list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value.")
 ]
 _ConfigPath = Annotated[
-    str | None,
-    typer.Option("--config-path", "-cp", help="Take configurations from this folder or pkg://MODULE."),
+    str, typer.Option("--config-path", "-cp", help="Take configurations from this folder or pkg://MODULE.")
 ]
 _ConfigName = Annotated[
-    str | None,
-    typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer."),
+    str, typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer.")
 ]
+_VERLS_PATH, _VERLS_NAME = "config", "ppo_trainer"
 _AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 _ConfigFile = Annotated[
     Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
 ]
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
-_ANOTHER_FOLDER = "folder=<another>"
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
@@ -96,10 +104,6 @@ def _prepare_process(
         sys.path.append(here)
 
 
-def _given(**options: str | None) -> dict[str, str]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Stop the garbage collector, which takes a sixth of the time of importing verl and composing."""
@@ -112,13 +116,11 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _configured(algo: str, words: Sequence[str], options: Mapping[str, str]) -> Any:
+def _configured(algo: str, words: Sequence[str], path: str, name: str) -> Any:
     """The configuration of a training; None with an option that only Hydra reads."""
     from grpo_verl_ext.launch.values import configured
-    from grpo_verl_ext.verl_plugin.compose import CompositionError
 
-    with one_message("verl's configuration", CompositionError):
-        return None if any(word.startswith("-") for word in words) else configured(algo, words, **options)
+    return None if any(word.startswith("-") for word in words) else configured(algo, words, path, name)
 
 
 @app.command("train", context_settings={"ignore_unknown_options": True})
@@ -126,8 +128,8 @@ def _train(
     algo: _Preset,
     overrides: _Training = None,
     *,
-    config_path: _ConfigPath = None,
-    config_name: _ConfigName = None,
+    config_path: _ConfigPath = _VERLS_PATH,
+    config_name: _ConfigName = _VERLS_NAME,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the values with their sources, and what doctor finds.")
     ] = False,
@@ -136,27 +138,27 @@ def _train(
 
     All other options are Hydra's.
     """
-    from grpo_verl_ext.launch.plugin_check import NoPluginError, check_configuration, check_here
-
-    words, options = overrides or [], _given(config_path=config_path, config_name=config_name)
-    with one_message("train", NoPluginError):
+    words = overrides or []
+    with one_message("train"):
         with _uncollected(), redirect_stdout(sys.stderr):  # verl prints where it is imported
+            from grpo_verl_ext.launch.train import check_configuration, check_here, run_training
+
             check_here()
-            config = _configured(algo, words, options)
+            config = _configured(algo, words, config_path, config_name)
         if config is not None:
             check_configuration(config)
-    from grpo_verl_ext.launch.train import run_training
     from grpo_verl_ext.launch.values import print_head, print_values, shown, words_of
 
     print_head(algo, config, words)
     if not dry_run:
-        run_training(algo, words, **options)
+        run_training(algo, words, config_path, config_name)
         return
     from grpo_verl_ext.doctor.configuration import examine_configuration
 
     if config is None:
         raise typer.BadParameter("--dry-run takes overrides alone, and no option of Hydra's")
-    print_values(shown(algo, config, words, **_given(config_name=config_name)))
+    print_values(shown(algo, config, words, config_name))
+    options = {"config_path": config_path, "config_name": config_name}
     raise typer.Exit(examine_configuration(words_of(algo, words), as_json=False, **options))
 
 
@@ -165,17 +167,17 @@ def _show(
     algo: _Preset,
     overrides: _Training = None,
     *,
-    config_path: _ConfigPath = None,
-    config_name: _ConfigName = None,
+    config_path: _ConfigPath = _VERLS_PATH,
+    config_name: _ConfigName = _VERLS_NAME,
     as_json: _AsJson = False,
 ) -> None:
     """Print the values of a training, where each comes from, and what differs from the paper."""
     words = overrides or []
-    with _uncollected(), redirect_stdout(sys.stderr):
-        config = _configured(algo, words, _given(config_path=config_path, config_name=config_name))
+    with one_message("show"), _uncollected(), redirect_stdout(sys.stderr):
+        config = _configured(algo, words, config_path, config_name)
     from grpo_verl_ext.launch.values import print_values, shown
 
-    content = shown(algo, config, words, **_given(config_name=config_name))
+    content = shown(algo, config, words, config_name)
     if as_json:
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
@@ -201,7 +203,6 @@ def _invariance(
     Exit status 1: they change one of this package's losses, or the one given by --loss; or it is constant,
     or NaN.
     """
-    # verl takes seconds to import
     from grpo_verl_ext.proof.invariance import own_case, report_invariance
 
     with one_message("invariance", ValueError):
@@ -215,7 +216,6 @@ class _Line(TyperCommand):
     """Takes a training's line as it stands in a script, and says which words are not the training's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Leave out what precedes verl's module, and what the shell has for itself."""
         from grpo_verl_ext.doctor import pasted_line
 
         arguments, left_out = pasted_line.read(args)
@@ -234,8 +234,8 @@ def _doctor(
     fix: Annotated[
         bool, typer.Option("--fix", help="Print the command with all that is known to mend it.")
     ] = False,
-    config_path: _ConfigPath = None,
-    config_name: _ConfigName = None,
+    config_path: _ConfigPath = _VERLS_PATH,
+    config_name: _ConfigName = _VERLS_NAME,
     module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
 ) -> None:
     """Check that the plugin is loaded, here and in a Ray worker; with a command line, check that training.
@@ -248,7 +248,8 @@ def _doctor(
 
     if module not in (None, MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
-    options = _given(config_path=config_path, config_name=config_name)
+    options = {"config_path": config_path} if config_path != _VERLS_PATH else {}
+    options |= {"config_name": config_name} if config_name != _VERLS_NAME else {}
     has_training = bool(overrides or options or module)
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
@@ -286,12 +287,10 @@ def _examined(
 @_iterate.command("plan")
 def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """List the rounds and what is done already; start nothing."""
-    from grpo_verl_ext.iterate.settings import IterateError, read_settings
+    from grpo_verl_ext.iterate.settings import read_settings
+    from grpo_verl_ext.iterate.terminal import print_rounds
 
-    with one_message("iterate", IterateError, elsewhere=_ANOTHER_FOLDER):
-        from grpo_verl_ext.iterate.terminal import print_rounds
-
-        print_rounds(read_settings(config, overrides or []))
+    print_rounds(read_settings(config, overrides or []))
 
 
 @_iterate.command("run")
@@ -300,16 +299,10 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
 
     To resume after a kill, run the same command again.
     """
-    from grpo_verl_ext.iterate.settings import IterateError, read_settings
-    from grpo_verl_ext.runs.child_process import ProcessFailedError
-    from grpo_verl_ext.runs.metrics import CorruptDumpError, CorruptMetricsError
-    from grpo_verl_ext.runs.provenance import CheckoutError
+    from grpo_verl_ext.iterate.settings import read_settings
+    from grpo_verl_ext.iterate.terminal import run_iterate
 
-    errors = (IterateError, ProcessFailedError, CorruptDumpError, CorruptMetricsError, CheckoutError)
-    with one_message("iterate", *errors, extra="iterate", elsewhere=_ANOTHER_FOLDER):
-        from grpo_verl_ext.iterate.terminal import run_iterate
-
-        run_iterate(read_settings(config, overrides or []))
+    run_iterate(read_settings(config, overrides or []))
 
 
 def _plugin() -> Plugin:
@@ -337,15 +330,13 @@ def _ablate_plan(
     ] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
-    from grpo_verl_ext.ablation.grid import AblationError, read_grid
+    from grpo_verl_ext.ablation.grid import read_grid
+    from grpo_verl_ext.ablation.terminal import print_plan
 
-    with one_message("ablate", AblationError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
-        from grpo_verl_ext.ablation.terminal import print_plan
-
-        settings = read_grid(grid, overrides or [])
-        options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
-        run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
-        print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, pilot=pilot, sd=sd)
+    settings = read_grid(grid, overrides or [])
+    options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
+    run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
+    print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, pilot=pilot, sd=sd)
 
 
 @_ablate.command("run")
@@ -367,22 +358,13 @@ def _ablate_run(
 
     To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
-    from grpo_verl_ext.ablation.grid import AblationError, read_grid
-    from grpo_verl_ext.runs.provenance import CheckoutError
+    from grpo_verl_ext.ablation.grid import read_grid
+    from grpo_verl_ext.ablation.terminal import run_grid
 
-    with one_message("ablate", AblationError, CheckoutError, extra="ablation", elsewhere=_ANOTHER_FOLDER):
-        from grpo_verl_ext.ablation.terminal import run_grid
-
-        settings = read_grid(grid, overrides or [])
-        if not run_grid(
-            settings,
-            _plugin(),
-            retry_failed=retry_failed,
-            ray_address=ray_address,
-            jobs=jobs,
-            until_decided=until_decided,
-        ):
-            raise typer.Exit(1)
+    where: Any = {"jobs": jobs, "ray_address": ray_address}
+    how: Any = {"retry_failed": retry_failed, "until_decided": until_decided}
+    if not run_grid(read_grid(grid, overrides or []), _plugin(), **how, **where):
+        raise typer.Exit(1)
 
 
 @_ablate.command("report")
@@ -400,11 +382,7 @@ def _ablate_report(
     ] = None,
 ) -> None:
     """Compare the finished runs: verdicts, differences paired by seed, intervals, figures."""
-    from grpo_verl_ext.ablation.grid import AblationError
-    from grpo_verl_ext.utils.errors import TrackerError
-
-    errors = (AblationError, TrackerError)
-    with one_message("ablate", *errors, extra="ablation", elsewhere="--output <another folder>"):
+    with one_message("ablate", extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report
         from grpo_verl_ext.launch.tracker import pusher
 

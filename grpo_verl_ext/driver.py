@@ -30,10 +30,8 @@ from grpo_verl_ext.utils.errors import SettingError, Severity
 from grpo_verl_ext.utils.keys import CHECK_VARIABLE, PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
 
-PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
+_PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
-
-
 _SIZES = ("num_cpus", "num_gpus", "_system_config")
 """Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
 _PYTHON = "runtime_env.py_executable"
@@ -44,18 +42,18 @@ def register_checks() -> None:
     """Have verl's driver check a training before it starts."""
     from grpo_verl_ext.verl_plugin import patches
 
-    hooks = {"verl.utils.config": patch_validation, "verl.trainer.main_ppo": patch_start}
+    hooks = {"verl.utils.config": _patch_validation, "verl.trainer.main_ppo": _patch_start}
     for module, patch in hooks.items():
         unchecked = "no setting of grpo_verl_ext is checked before the training"
         register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
 
 
-def patch_validation(config_module: Any) -> None:
+def _patch_validation(config_module: Any) -> None:
     """Make ``validate_config`` call `prepare_training` first."""
     config_module.validate_config = _prepared_first(config_module.validate_config)
 
 
-def patch_start(main_ppo: Any) -> None:
+def _patch_start(main_ppo: Any) -> None:
     """Make ``run_ppo`` call `prepare_training` first, for trainings whose driver does not validate."""
     prepared = _prepared_first(main_ppo.run_ppo)
 
@@ -91,12 +89,15 @@ def prepare_training(config: DictConfig) -> None:
 
     if os.environ.get(CHECK_VARIABLE, "") not in ("", "0"):
         _check_and_exit(config)
-    if OmegaConf.select(config, PREPARED) is None and usage.uses_package(config):
-        leave_ray_of_previous_training()
-        choose_platform(config)
-        refuse_or_warn(config)
-        _settle_task(config)
-        hand_on(config, environment(config))
+    if OmegaConf.select(config, _PREPARED) is None and usage.uses_package(config):
+        _leave_ray_of_previous_training()
+        _choose_platform(config)
+        _refuse_or_warn(config)
+        # A task's folder is the driver's that was checked: a worker of a Ray that runs already may have
+        # another home and another cache.
+        if (task := usage.own_task(config)) is not None:
+            OmegaConf.resolve(task)
+        _hand_on(config, environment(config))
 
 
 def _check_and_exit(config: DictConfig) -> NoReturn:
@@ -107,7 +108,7 @@ def _check_and_exit(config: DictConfig) -> NoReturn:
     try:
         from grpo_verl_ext.preflight import script
 
-        choose_platform(config)
+        _choose_platform(config)
         status = script.report(config)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, nobody asked for a training
         print(f"the check itself failed, {type(error).__name__}: {error}")
@@ -115,7 +116,7 @@ def _check_and_exit(config: DictConfig) -> NoReturn:
     sys.exit(status)
 
 
-def leave_ray_of_previous_training() -> None:
+def _leave_ray_of_previous_training() -> None:
     """In Hydra's ``--multirun``, end what the training before has in Ray; does nothing in any other process.
 
     All trainings of a multirun have one driver process, and verl would start the next in the Ray of the last,
@@ -132,7 +133,7 @@ def leave_ray_of_previous_training() -> None:
         ray.shutdown()
 
 
-def choose_platform(config: DictConfig) -> None:
+def _choose_platform(config: DictConfig) -> None:
     """Install the CPU platform in this process if the configuration asks for it, and decide on the Ray.
 
     verl's ``main`` has set ``trainer.device`` by then to an accelerator, even if there is none, because it
@@ -146,10 +147,10 @@ def choose_platform(config: DictConfig) -> None:
         cpu.install_platform()
         if OmegaConf.is_dict(config.trainer):  # else the check `types` refuses it
             config.trainer.device = "cpu"
-        say(settle_ray(config).words)
+        say(_settle_ray(config).words)
 
 
-def settle_ray(config: DictConfig) -> WhichRay:
+def _settle_ray(config: DictConfig) -> WhichRay:
     """Make ``ray_kwargs.ray_init`` of a training with ``+platform=cpu`` fit the Ray that it uses.
 
     A Ray of its own gets its address and the program that starts workers; for another, the sizes of the
@@ -170,24 +171,8 @@ def settle_ray(config: DictConfig) -> WhichRay:
     return ray
 
 
-def _settle_task(config: DictConfig) -> None:
-    """Resolve the section of a task of this package, whose folder is the driver's that was checked.
-
-    A worker of a Ray that runs already may have another home and another cache.
-    """
-    from grpo_verl_ext.verl_plugin import usage
-
-    task = usage.own_task(config)
-    if task is not None:
-        OmegaConf.resolve(task)
-
-
-def refuse_or_warn(config: DictConfig) -> None:
-    """Print the warnings and exit with the first error, which only a replaced preset's warning precedes.
-
-    Raises:
-        SystemExit: with the message of the error.
-    """
+def _refuse_or_warn(config: DictConfig) -> None:
+    """Print the warnings and exit with the first error, which only a replaced preset's warning precedes."""
     from grpo_verl_ext import preflight
 
     for found in preflight.findings(config):
@@ -197,11 +182,7 @@ def refuse_or_warn(config: DictConfig) -> None:
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield the environment variables of the training's processes: platform and patches.
-
-    Raises:
-        SystemExit: one of these options has the wrong type, and the check that reports it is silenced.
-    """
+    """Yield the environment variables of the training's processes: platform and patches."""
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
     from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE
@@ -211,17 +192,20 @@ def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
     try:
         options = Options.from_config(config.algorithm)
     except SettingError as error:
-        sys.exit(f"grpo_verl_ext: {error}")
+        sys.exit(f"grpo_verl_ext: {error}")  # where the check that reports it is silenced
     needed = ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
     yield PATCHES_VARIABLE, ",".join(needed)
 
 
-def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
+def _hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
     """Write the variables into Ray's runtime environment, which verl passes to ``ray.init``.
 
     Variables that the driver's own Ray job has set are left out: Ray would refuse them.
     """
-    set_by_job = _variables_of_job()
+    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+    job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
+    set_by_job = (job.get("runtime_env") or {}).get("env_vars") or {}
     with open_dict(config):
         for name, value in variables:
             key = f"{RUNTIME_ENVIRONMENT}.{name}"
@@ -229,14 +213,6 @@ def hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
                 OmegaConf.update(config, key, value, force_add=True)
             elif OmegaConf.select(config, key) is not None:
                 del OmegaConf.select(config, RUNTIME_ENVIRONMENT)[name]
-
-
-def _variables_of_job() -> dict[str, str]:
-    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-
-    job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
-    found: dict[str, str] = (job.get("runtime_env") or {}).get("env_vars") or {}
-    return found
 
 
 def _silence(check: str) -> str:

@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.options import read_section
+from grpo_verl_ext.verl_plugin.config import Options
 
 
 def test_the_version() -> None:
     printed = CliRunner().invoke(app, ["--version"])
     assert (printed.exit_code, printed.stdout) == (0, f"{grpo_verl_ext.__version__}\n")
-
-
-def test_the_help_says_so() -> None:
-    assert "--version" in CliRunner().invoke(app, ["--help"]).stdout
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["doctor", "--help"], ["prepare", "--help"]])
@@ -39,19 +39,30 @@ PREPARED = ("chain_sum", "chain_sum_mixed", "chain_sum_verbose", "gsm8k_tags")
 
 
 def test_the_commands() -> None:
+    commands = "ablate, ablate plan, ablate report, ablate run, doctor, invariance, iterate, iterate plan"
     assert sorted(path for path, _ in help_texts() if "-" not in path) == [
-        *(
-            "ablate",
-            "ablate plan",
-            "ablate report",
-            "ablate run",
-            "doctor",
-            "invariance",
-        ),
-        *("iterate", "iterate plan", "iterate run", "prepare"),
-        *(f"prepare {name}" for name in PREPARED),
-        *("show", "train"),
+        *(*commands.split(", "), "iterate run", "prepare"),
+        *(*(f"prepare {name}" for name in PREPARED), "show", "train"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["migrate", "run.sh"], "migrate has left. Use instead: GRPO_VERL_EXT_CHECK=1"),
+        (["ablate", "reproduce"], "reproduce has left. Use instead: the metrics.parquet"),
+        (["show", "gvpo_distill"], "Type: pip install -e examples/teacher"),
+    ],
+)
+def test_what_has_left_is_refused_with_where_it_went(words: list[str], said: str) -> None:
+    refused = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+    assert refused.exit_code != 0
+    assert said in refused.output
+
+
+def test_an_option_that_has_left_is_refused_with_where_it_went() -> None:
+    with pytest.raises(SettingError, match=r"has left\. Use instead: algorithm\.grpo_ext\.reward_model"):
+        read_section(Options, {"step_reward_model": "x"}, SECTION)
 
 
 def test_every_help_text_is_one_sentence() -> None:

@@ -61,16 +61,3 @@ def test_the_tasks_are_those_of_the_table(run, tmp_path):
 )
 def test_what_is_not_understood_is_status_two(run, arguments):
     assert run(*arguments).exit_code == 2
-
-
-def test_help_imports_nothing_heavy(interpreter):
-    result = interpreter(
-        """
-        import sys
-        from typer.testing import CliRunner
-        from grpo_verl_ext.cli import app
-        assert "prepare" in CliRunner().invoke(app, ["--help"]).stdout
-        print(sorted({"transformers", "verl", "vllm", "ray", "pyarrow"} & sys.modules.keys()))
-        """
-    )
-    assert result.stdout == "[]\n", result.stderr

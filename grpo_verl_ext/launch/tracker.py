@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_verl_ext.preflight.environment import TRACKERS, known_loggers, lacking
-from grpo_verl_ext.utils.errors import TrackerError
+
+
+class TrackerError(ValueError):
+    """A tracker that verl does not have, that lacks its package or key here, or that could not be started."""
 
 
 def pusher(name: str) -> Callable[..., None]:
     """Return what logs rows, by their steps, as one run of a project: (project, run, configuration, rows).
 
-    It raises TrackerError where verl would go on without a tracker that it cannot reach.
-
     Args:
         name: one of verl's values of ``trainer.logger``.
 
     Raises:
-        TrackerError: before anything is sent; names what to type.
+        TrackerError: before anything is sent, where verl would go on without a tracker that it cannot reach.
     """
     valid = [each for each in known_loggers() if each in TRACKERS]
     if name not in valid:

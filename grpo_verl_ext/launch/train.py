@@ -1,35 +1,126 @@
-"""Run verl's ``main_ppo`` in this process, with a preset, if the plugin is loaded here and in the workers."""
+"""Run verl's ``main_ppo`` in this process, with a preset, if the plugin is loaded here and in the workers.
+
+verl logs at DEBUG that a plugin is missing or failed, and goes on without a word: a worker without it fails
+only when it looks for the estimator or the loss, after a rollout.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ray
 from omegaconf import DictConfig
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer import main_ppo
 
-from grpo_verl_ext.launch.plugin_check import NoPluginError, check_workers
 from grpo_verl_ext.launch.values import words_of
-from grpo_verl_ext.verl_plugin.compose import IN_PACKAGE, folder_of
+from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
+from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, IN_PACKAGE, folder_of
+
+_SECONDS = 300
+"""Time limit for a worker of each node to start and to import verl."""
+_POLICY = "VERL_USE_EXTERNAL_PLUGINS"
 
 
-def run_training(preset: str, overrides: Sequence[str], **options: str) -> None:
+class NoPluginError(RuntimeError):
+    """A process of the training would not load the plugin; the message says which, why and what to type."""
+
+
+def _inspector() -> Callable[[], str | None]:
+    """Return a function that says why verl loads no plugin in the process that calls it; None: it does.
+
+    It is made here so that Ray sends its code: a worker that lacks this package could not import it.
+    """
+    wanted = importlib.metadata.version("grpo-verl-ext")
+
+    def reason() -> str | None:
+        import os
+        import sys
+        from importlib.metadata import version
+
+        install = f"Type there, with {sys.executable}, in a checkout of grpo_verl_ext: pip install ."
+        try:
+            import verl  # noqa: F401  # loads the plugins
+
+            found = version("grpo-verl-ext")
+        except ImportError as error:  # of verl, or that the package is not installed
+            return f"{error}. {install}"
+        if found != wanted:
+            return f"it has version {found} of the package, and the driver has {wanted}. {install}"
+        policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
+        if "grpo_verl_ext.plugin" in sys.modules:
+            return None
+        if policy != "auto":
+            return f"VERL_USE_EXTERNAL_PLUGINS is {policy} there. Type: unset VERL_USE_EXTERNAL_PLUGINS"
+        return f"verl could not load it; stderr there has the reason. {install}"
+
+    return reason
+
+
+def check_here() -> None:
+    """Refuse where verl has not loaded the plugin in this process."""
+    if reason := _inspector()():
+        raise NoPluginError(f"this process has no plugin for this training: {reason}")
+
+
+def check_configuration(config: DictConfig) -> None:
+    """Refuse environment variables of Ray's runtime environment that keep the plugin from the workers."""
+    key = f"{RUNTIME_ENVIRONMENT}.{_POLICY}"
+    policy = str(setting(config, key, "auto")).strip().lower()
+    if policy != "auto" and "grpo_verl_ext" not in (name.strip() for name in policy.split(",")):
+        raise NoPluginError(
+            f"{key} is {policy}, with which no worker loads the plugin; valid is auto, or a list with "
+            f"grpo_verl_ext. Type: the same command without it"
+        )
+
+
+def _check_workers() -> None:
+    """Refuse where a node of the connected Ray would train without the plugin, or with another version.
+
+    A task on each node imports verl in the training's own runtime environment. Nodes that join later are not
+    asked.
+    """
+    asked = {
+        node["NodeManagerAddress"]: ray.remote(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            max_retries=0,
+        )(_inspector()).remote()
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    for address, answer in asked.items():
+        try:
+            reason = ray.get(answer, timeout=_SECONDS)
+        except (RayError, TimeoutError) as error:
+            reason = f"it could not be asked: {error}"
+        if reason:
+            raise NoPluginError(f"a worker on the node {address} has no plugin for this training: {reason}")
+
+
+def run_training(
+    preset: str, overrides: Sequence[str], path: str = CONFIG_PATH, name: str = CONFIG_NAME
+) -> None:
     """Train; verl does all of it.
 
     Args:
         preset: of ``+algo=``.
         overrides: the other words of verl's command line.
-        options: Hydra's ``config_path`` and ``config_name``, if given.
+        path: Hydra's ``--config-path``.
+        name: Hydra's ``--config-name``.
 
     Raises:
         SystemExit: the training is refused, or Hydra reports its failure.
     """
-    path = options.get("config_path", IN_PACKAGE)
-    if not path.startswith(IN_PACKAGE):  # which Hydra reads as a part of the module that is imported here
-        options["config_path"] = folder_of(path)
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    # Hydra reads another path as a part of the name of the module that is imported here
+    where = path if path.startswith(IN_PACKAGE) else folder_of(path)
+    flags = [f"--config-path={where}"] * (path != CONFIG_PATH)
+    flags += [f"--config-name={name}"] * (name != CONFIG_NAME)
     verls_run_ppo = main_ppo.run_ppo
 
     def run_ppo(config: DictConfig, task_runner_class: Any) -> None:
@@ -55,7 +146,7 @@ class _AsksFirst:
     def remote(self) -> Any:
         """Start the actor, unless a worker would train without the plugin."""
         try:
-            check_workers()
+            _check_workers()
         except NoPluginError as error:
             sys.exit(f"grpo_verl_ext: {error}")
         return self._class.remote()

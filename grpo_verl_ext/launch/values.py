@@ -21,7 +21,8 @@ from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Problem, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
-from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CompositionError, composed
+from grpo_verl_ext.utils.left import LEFT
+from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
 
 _WIRING = (f"{SECTION}.preset", f"{ACTOR}.policy_loss._target_", f"{ACTOR}.policy_loss.max_response_length")
 """Keys of presets that say nothing of the algorithm."""
@@ -88,7 +89,9 @@ def _replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, your
     ]
 
 
-def configured(preset: str, overrides: Sequence[str], **options: str) -> DictConfig:
+def configured(
+    preset: str, overrides: Sequence[str], path: str = CONFIG_PATH, name: str = CONFIG_NAME
+) -> DictConfig:
     """Return the configuration that would be trained.
 
     Raises:
@@ -97,9 +100,9 @@ def configured(preset: str, overrides: Sequence[str], **options: str) -> DictCon
     enter_foreign()
     if preset not in PRESETS:
         near = get_close_matches(preset.lower().replace("-", "_"), PRESETS, n=1)
-        fix = near[0] if near else "<one of them>"
+        fix = LEFT.get(preset) or (near[0] if near else "<one of them>")
         raise CompositionError(Problem("ALGO", preset, fix, valid=tuple(sorted(PRESETS))))
-    return composed(words_of(preset, overrides), **options)
+    return composed(words_of(preset, overrides), config_path=path, config_name=name)
 
 
 def shown(

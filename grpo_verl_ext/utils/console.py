@@ -52,27 +52,24 @@ def print_table(console: Console, table: Table) -> None:
 def one_message(
     who: str, *errors: type[Exception], extra: str | None = None, elsewhere: str | None = None
 ) -> Iterator[None]:
-    """Print such an error, or that of a file or folder, as one message and exit with status 1.
+    """Print an error of this package, or of a file or folder, as one message and exit with status 1.
 
     Args:
         who: first word of the message.
-        errors: their types.
+        errors: further types.
         extra: the package's extra that installs what the block imports.
         elsewhere: what to type so that the block reads and writes in another place.
     """
     try:
         yield
-    except errors as error:
-        _exit(f"{who}: {error}", error)
-    except ModuleNotFoundError as error:
-        if extra is None:
-            raise
-        _exit(f"{who}: {error}. Type: {line_to_install(extra)}", error)
-    except OSError as error:
-        sentence = in_one_sentence(error, elsewhere)
-        if sentence is None:
-            raise
-        _exit(f"{who}: {sentence}", error)
+    except Exception as error:
+        if isinstance(error, errors) or type(error).__module__.startswith("grpo_verl_ext."):
+            _exit(f"{who}: {error}", error)
+        if isinstance(error, ModuleNotFoundError) and extra:
+            _exit(f"{who}: {error}. Type: {line_to_install(extra)}", error)
+        if isinstance(error, OSError) and (sentence := in_one_sentence(error, elsewhere)):
+            _exit(f"{who}: {sentence}", error)
+        raise
 
 
 @contextmanager

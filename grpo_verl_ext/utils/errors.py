@@ -26,13 +26,7 @@ class Line(str):
     more: str
 
     def __new__(cls, *words: str, without: tuple[str, ...] = (), more: str = "") -> Line:
-        """Return the line.
-
-        Args:
-            words: as above.
-            without: as above.
-            more: as above.
-        """
+        """Return the line."""
         quoted = (f"'{word}'" if set(word) & set('$ []"') else word for word in words)
         line = super().__new__(cls, " ".join(quoted) + more)
         line.words, line.without, line.more = words, without, more
@@ -110,10 +104,6 @@ class SettingError(ValueError):
     def of(cls, problem: Problem) -> SettingError:
         """Return the problem as an exception."""
         return cls(**vars(problem))
-
-
-class TrackerError(ValueError):
-    """A tracker that verl does not have, that lacks its package or key here, or that could not be started."""
 
 
 @dataclass(frozen=True)

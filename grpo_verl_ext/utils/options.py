@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.left import LEFT
 
 _LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
@@ -146,6 +147,9 @@ def _refused(
     name, *within = map(str, location)
     key, value = f"{prefix}.{name}", values.get(name)
     if name not in model.model_fields:
+        if name in LEFT:
+            gone = f"{key} has left. Use instead: {LEFT[name]}"
+            return SettingError(key, value, seen=gone, fix=Line(without=(key,), more="the same without it"))
         near = get_close_matches(name, model.model_fields, n=1)
         fix = Line(f"~{key}", f"++{prefix}.{near[0]}={value}") if near else f"~{key} to remove it"
         valid = tuple(model.model_fields)

@@ -54,12 +54,7 @@ class WhichRay:
 
 
 def which_ray(overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> WhichRay:
-    """Return the Ray of the overrides' last address, else that of the environment, else one of its own.
-
-    Args:
-        overrides: of verl's command line.
-        environment: by default this process's.
-    """
+    """Return the Ray of the overrides' last address, else that of the environment, else one of its own."""
     found = [match["address"] for match in map(_ADDRESS.match, overrides) if match]
     return by_address(found[-1] if found and found[-1] != "null" else None, environment)
 

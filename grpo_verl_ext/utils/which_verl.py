@@ -10,12 +10,12 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-FROM, BELOW = "0.9.1", "0.10"
+_FROM, _BELOW = "0.9.1", "0.10"
 TESTED = ("0.9.1",)
 """Versions with which the tests were run, the newest last."""
-INSTALL = f"pip install 'verl>={FROM},<{BELOW}'"
+INSTALL = f"pip install 'verl>={_FROM},<{_BELOW}'"
 """The line that installs a supported verl."""
-_REINSTALL = f"pip install --force-reinstall --no-deps 'verl>={FROM},<{BELOW}'"
+_REINSTALL = f"pip install --force-reinstall --no-deps 'verl>={_FROM},<{_BELOW}'"
 
 
 class UnsupportedVerlError(ImportError):
@@ -101,7 +101,7 @@ def which_verl() -> WhichVerl:
             f"two verls are on the path: Python imports verl {own} from {folder}, but the metadata in "
             f"{_location(installed[0])} are those of verl {version}. Type: {_from_checkout(folder)}"
         )
-    if not Version(FROM) <= version < Version(BELOW):
+    if not Version(_FROM) <= version < Version(_BELOW):
         raise UnsupportedVerlError(_unsupported(str(version)))
     modules = {_location(each) / "verl" for each in installed}
     others = [each for each in modules if (each / "__init__.py").is_file() and not each.samefile(folder)]
@@ -118,7 +118,7 @@ def _without_module(installed: list[Distribution]) -> str:
 
 
 def _unsupported(version: str) -> str:
-    works_with = f"grpo_verl_ext works with verl >= {FROM} and < {BELOW}"
+    works_with = f"grpo_verl_ext works with verl >= {_FROM} and < {_BELOW}"
     return f"verl {version} is installed; {works_with}. Type: {INSTALL}"
 
 

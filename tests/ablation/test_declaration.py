@@ -110,7 +110,10 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
             "control=null",
             r"control is not given; without a positive control.*type: 'control=\{",
         ),
-        ("primary.measure=best", r"primary\.measure is 'best'; valid are final, area, mean, second_half\. "),
+        (
+            "primary.measure=best",
+            r"primary\.measure is 'best'; valid is 'final', 'area', 'mean' or 'second_half'\. ",
+        ),
         ("primary={measure: area}", r"primary\.metric is not given"),
         (
             "primary={metric: a, measure: area, step: 3}",
@@ -137,7 +140,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ("expect=[{variant: grpo, is: higher}]", r"expect\[0\] compares grpo with itself"),
         (
             "expect=[{variant: gvpo, is: better}]",
-            r"expect\[0\]\.is is 'better'; valid are higher, lower, diff",
+            r"expect\[0\]\.is is 'better'; valid is 'higher', 'lower', 'diff",
         ),
         ("expect=[{variant: gvpo}]", r"expect\[0\]\.is is not given"),
         ("expect=[{variant: gvpo, is_: higher}]", r"expect\[0\]\.is_='higher' is not known"),

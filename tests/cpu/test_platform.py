@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 from processes import Python
 
-from grpo_verl_ext.driver import settle_ray
+from grpo_verl_ext.driver import _settle_ray
 from grpo_verl_ext.preflight import environment
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import patches, platform
@@ -69,8 +69,8 @@ PROCESSES = {
         """
         import verl
         from grpo_verl_ext.verl_plugin.compose import composed
-        from grpo_verl_ext.driver import choose_platform
-        choose_platform(composed(["+algo=grpo", "+platform=cpu"]))
+        from grpo_verl_ext.driver import _choose_platform
+        _choose_platform(composed(["+algo=grpo", "+platform=cpu"]))
         """,
         {},
     ),
@@ -167,7 +167,7 @@ class TestPriority:
     @staticmethod
     def system_config(*overrides: str) -> dict[str, object]:
         config = composed(["+platform=cpu", *overrides])
-        settle_ray(config)
+        _settle_ray(config)
         section = OmegaConf.select(config, "ray_kwargs.ray_init._system_config")
         return {} if section is None else OmegaConf.to_container(section)
 

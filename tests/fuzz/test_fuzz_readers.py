@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
 from grpo_verl_ext.ablation.kept import GRID
-from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, noted_job, read_record
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, Record, noted_job, read_record
+from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import IterateManifest, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
@@ -121,179 +121,112 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz") / "file"
 
 
-@fuzzing(60)
-@given(content=yaml_files(GRID_OF_TWO), overrides=overrides)
-@example(content=as_json(GRID_OF_TWO | {"seeds": [[]]}), overrides=[])
-@example(content=as_json(GRID_OF_TWO | {"seed_overrides": [[]]}), overrides=[])
-@example(content=as_json(GRID_OF_TWO), overrides=["folder=${folder}"])
-def test_a_grid(file: Path, content: bytes, overrides: list[str]) -> None:
-    file.write_bytes(content)
-    try:
-        settings = read_grid(file, overrides)
-    except AblationError as error:
-        assert str(error)
-    else:
-        assert type(settings) is GridSettings
-        assert len(runs_of(settings)) >= len(settings.seeds) >= 1
-        json.dumps(settings.as_dict())
-
-
-@fuzzing(60)
-@given(content=yaml_files(DECLARED), overrides=overrides)
-@example(content=as_json(DECLARED), overrides=[])
-@example(content=as_json(DECLARED), overrides=["expect.0.is=lower"])
-@example(content=as_json(DECLARED), overrides=["expect[0].is=lower"])
-@example(content=as_json(DECLARED | {"expect": ["${expect}"]}), overrides=[])
-@example(content=as_json(DECLARED | {"expect": [None]}), overrides=[])
-@example(content=as_json(DECLARED | {"expect": [[]], "checks": [{}]}), overrides=[])
-@example(content=as_json(DECLARED | {"primary": "${control}"}), overrides=[])
-def test_a_grid_with_a_declaration(file: Path, content: bytes, overrides: list[str]) -> None:
-    file.write_bytes(content)
-    try:
-        settings = read_grid(file, overrides)
-    except AblationError as error:
-        assert str(error)
-    else:
-        assert from_plain(settings.as_dict() | {"folder": settings.folder}, GridSettings) == settings
-        json.dumps(settings.as_dict())
-
-
-@fuzzing(60)
-@given(content=yaml_files(TWO_ROUNDS), overrides=overrides)
-@example(content=as_json(TWO_ROUNDS), overrides=["folder=${folder}"])
-@example(content=as_json(TWO_ROUNDS), overrides=["policy.overrides=[[1]]"])
-@example(content=b"&a [*a]", overrides=[])
-@example(content=b"", overrides=["["])
-def test_settings_of_rounds(file: Path, content: bytes, overrides: list[str]) -> None:
-    file.write_bytes(content)
-    try:
-        settings = read_settings(file, overrides)
-    except IterateError as error:
-        assert str(error)
-    else:
-        assert type(settings) is IterateSettings
-        json.dumps(asdict(settings))
-
-
-def left_in_place(file: Path, content: bytes, error: Exception) -> None:
-    assert str(file) in str(error)
-    assert file.read_bytes() == content
-
-
-@fuzzing(60)
-@given(lines=st.lists(json_files({"step": 1, "data": {"acc": 0.5}}), max_size=3), ends=st.booleans())
-@example(lines=[DEEP], ends=True)
-def test_metrics(file: Path, lines: list[bytes], ends: bool) -> None:
-    content = b"\n".join(lines) + b"\n" * ends
-    file.write_bytes(content)
-    try:
-        metrics = read_metrics([file])
-    except CorruptMetricsError as error:
-        left_in_place(file, content, error)
-    else:
-        assert all(type(step) is int and type(of_step) is dict for step, of_step in metrics.items())
-
-
-@fuzzing(60)
-@given(lines=st.lists(json_files(RESPONSE), max_size=3))
-@example(lines=[DEEP])
-def test_a_dump(file: Path, lines: list[bytes]) -> None:
-    content = b"\n".join(lines)
-    file.write_bytes(content)
-    try:
-        responses = read_dump(file)
-    except CorruptDumpError as error:
-        left_in_place(file, content, error)
-    else:
-        assert len(responses) == len([line for line in content.split(b"\n") if line])
-        assert all(type(response) is Response for response in responses)
-
-
-@fuzzing(60)
-@given(lines=st.lists(json_files({"prompt": "p", "chosen": "c", "rejected": "r"}), max_size=3))
-@example(lines=[DEEP])
-def test_pairs(file: Path, lines: list[bytes]) -> None:
-    content = b"\n".join(lines) + b"\n"
-    file.write_bytes(content)
-    try:
-        pairs = read_examples(file, Pair)
-    except IterateError as error:
-        left_in_place(file, content, error)
-    else:
-        assert all(type(pair) is Pair for pair in pairs)
-        assert all(type(text) is str for pair in pairs for text in (pair.prompt, pair.chosen, pair.rejected))
-
-
-@fuzzing(60)
-@given(content=json_files({"settings": {"rounds": 2}, "rounds": [ROUND_RECORD], "format": 1}))
-@example(content=DEEP)
-def test_a_manifest(file: Path, content: bytes) -> None:
-    written = file.with_name("manifest.json")
-    written.write_bytes(content)
-    try:
-        manifest = read_manifest(file.parent, {"rounds": 2})
-    except IterateError as error:
-        left_in_place(written, content, error)
-    else:
-        assert type(manifest) is IterateManifest
-        assert all(type(record.parts) is dict for record in manifest.rounds)
-
-
-@fuzzing(60)
-@given(content=json_files(ROUND_RECORD))
-@example(content=DEEP)
-def test_a_round_in_a_manifest(file: Path, content: bytes) -> None:
-    whole = b'{"settings": {"rounds": 2}, "format": 1, "rounds": [' + content + b"]}"
-    test_a_manifest.hypothesis.inner_test(file, whole)
-
-
-@fuzzing(60)
-@given(content=json_files(GRID_OF_TWO | {"folder": None}))
-@example(content=DEEP)
-def test_the_grid_that_lies_with_its_runs(file: Path, content: bytes) -> None:
-    written = file.with_name(GRID)
-    written.write_bytes(content)
-    try:
-        results = read_results(file.parent)
-    except AblationError as error:
-        left_in_place(written, content, error)
-    else:
-        assert results.settings.base_variant in results.variants
-
-
-def a_run(folder: Path) -> GridRun:
-    return GridRun(("grpo",), 1, VerlRun(folder, ["a=1"], 2))
-
-
-@fuzzing(60)
-@given(content=json_files(RECORD_OF_A_RUN))
-@example(content=DEEP)
-def test_the_record_of_a_run(file: Path, content: bytes) -> None:
-    written = file.with_name(RUN_RECORD)
-    written.write_bytes(content)
-    try:
-        record = read_record(a_run(file.parent))
-    except AblationError as error:
-        left_in_place(written, content, error)
-    else:
-        assert record is not None
-        assert vars(record).keys() == RECORD_OF_A_RUN.keys()
-        assert type(record.overrides) is list
-        assert type(record.versions) is dict
-
-
-@fuzzing(60)
-@given(
-    content=json_files({"submission_id": "raysubmit_1", "address": "http://h:8265", "attempt": "attempt-1"})
+@pytest.mark.parametrize(
+    ("read", "kind", "error", "whole"),
+    [
+        (read_grid, GridSettings, AblationError, GRID_OF_TWO),
+        (read_grid, GridSettings, AblationError, DECLARED),
+        (read_settings, IterateSettings, IterateError, TWO_ROUNDS),
+    ],
+    ids=["grid", "declared", "rounds"],
 )
-@example(content=DEEP)
-def test_the_note_of_a_job(file: Path, content: bytes) -> None:
-    written = file.with_name(NOTE)
-    written.write_bytes(content)
+@fuzzing(60)
+@given(data=st.data())
+def test_a_file_of_a_user(file: Path, read, kind: type, error: type[Exception], whole, data) -> None:
+    fits_or_is_refused(file, read, kind, error, data.draw(yaml_files(whole)), data.draw(overrides))
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides"),
+    [
+        (as_json(GRID_OF_TWO | {"seeds": [[]]}), []),
+        (as_json(GRID_OF_TWO | {"seed_overrides": [[]]}), []),
+        (as_json(GRID_OF_TWO), ["folder=${folder}"]),
+        (as_json(DECLARED), []),
+        (as_json(DECLARED), ["expect.0.is=lower"]),
+        (as_json(DECLARED), ["expect[0].is=lower"]),
+        (as_json(DECLARED | {"expect": ["${expect}"]}), []),
+        (as_json(DECLARED | {"expect": [None]}), []),
+        (as_json(DECLARED | {"expect": [[]], "checks": [{}]}), []),
+        (as_json(DECLARED | {"primary": "${control}"}), []),
+        (b"&a [*a]", []),
+        (b"", ["["]),
+    ],
+)
+def test_what_was_once_no_message(file: Path, content: bytes, overrides: list[str]) -> None:
+    fits_or_is_refused(file, read_grid, GridSettings, AblationError, content, overrides)
+
+
+def fits_or_is_refused(file, read, kind, error, content: bytes, overrides: list[str]) -> None:
+    file.write_bytes(content)
     try:
-        job = noted_job(file.parent)
-    except AblationError as error:
-        left_in_place(written, content, error)
+        settings = read(file, overrides)
+    except error as refused:
+        assert str(refused)
     else:
-        assert type(job) is Job
-        assert type(job.submission_id) is str
+        assert type(settings) is kind
+        json.dumps(asdict(settings))
+        if kind is GridSettings:
+            assert len(runs_of(settings)) >= len(settings.seeds) >= 1
+            assert from_plain(settings.as_dict() | {"folder": settings.folder}, kind) == settings
+
+
+def lines(valid: dict[str, object], ending: bytes = b"\n") -> st.SearchStrategy[bytes]:
+    return st.lists(json_files(valid), max_size=3).map(lambda each: b"\n".join(each) + ending)
+
+
+def whole_manifest(record: bytes) -> bytes:
+    return b'{"settings": {"rounds": 2}, "format": 1, "rounds": [' + record + b"]}"
+
+
+MANIFEST = {"settings": {"rounds": 2}, "rounds": [ROUND_RECORD], "format": 1}
+NOTED = {"submission_id": "raysubmit_1", "address": "http://h:8265", "attempt": "attempt-1"}
+WRITTEN_BY_A_PROGRAM = {
+    "metrics": (lines({"step": 1, "data": {"acc": 0.5}}), lambda file: read_metrics([file]), dict),
+    "cut metrics": (lines({"step": 1, "data": {"acc": 0.5}}, b""), lambda file: read_metrics([file]), dict),
+    "dump": (lines(RESPONSE, b""), read_dump, list),
+    "pairs": (
+        lines({"prompt": "p", "chosen": "c", "rejected": "r"}),
+        lambda file: read_examples(file, Pair),
+        list,
+    ),
+    "manifest.json": (
+        json_files(MANIFEST) | json_files(ROUND_RECORD).map(whole_manifest),
+        lambda file: read_manifest(file.parent, {"rounds": 2}),
+        IterateManifest,
+    ),
+    GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),
+    RUN_RECORD: (
+        json_files(RECORD_OF_A_RUN),
+        lambda file: read_record(GridRun("grpo", 1, VerlRun(file.parent, ["a=1"], 2))),
+        Record,
+    ),
+    NOTE: (json_files(NOTED), lambda file: noted_job(file.parent), Job),
+}
+"""File → its contents, how it is read, and the type of what was read."""
+
+
+@pytest.mark.parametrize("name", WRITTEN_BY_A_PROGRAM)
+@fuzzing(60)
+@given(data=st.data())
+def test_a_file_of_a_program(file: Path, name: str, data) -> None:
+    read_or_left_in_place(file.with_name(name), data.draw(WRITTEN_BY_A_PROGRAM[name][0]))
+
+
+@pytest.mark.parametrize("name", WRITTEN_BY_A_PROGRAM)
+def test_brackets_without_end(file: Path, name: str) -> None:
+    read_or_left_in_place(file.with_name(name), DEEP + b"\n")
+
+
+def read_or_left_in_place(file: Path, content: bytes) -> None:
+    _, read, kind = WRITTEN_BY_A_PROGRAM[file.name]
+    file.write_bytes(content)
+    try:
+        found = read(file)
+    except (AblationError, IterateError, CorruptDumpError, CorruptMetricsError) as error:
+        assert str(file) in str(error)
+        assert file.read_bytes() == content
+    else:
+        assert type(found) is kind
+        if kind is list:
+            assert all(type(each) in (Response, Pair) for each in found)

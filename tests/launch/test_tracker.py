@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.launch.tracker import pusher
-from grpo_verl_ext.utils.errors import SettingError, TrackerError
+from grpo_verl_ext.launch.tracker import TrackerError, pusher
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 
 KEPT = Path(__file__).parents[2] / "examples" / "ablations" / "results" / "gvpo_terms_chain_sum"

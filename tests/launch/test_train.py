@@ -18,7 +18,7 @@ from verl.trainer import main_ppo
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.launch import train
-from grpo_verl_ext.launch.plugin_check import NoPluginError, check_configuration, check_workers, inspector
+from grpo_verl_ext.launch.train import NoPluginError, _check_workers, _inspector, check_configuration
 
 ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 POLICY = "VERL_USE_EXTERNAL_PLUGINS"
@@ -121,14 +121,14 @@ def test_it_takes_a_configuration_that_lets_them_load_it(policy: str | None) -> 
 def test_the_question_to_a_worker_needs_nothing_of_this_package(python: Python) -> None:
     from ray import cloudpickle
 
-    code = cloudpickle.dumps(inspector()).hex()
+    code = cloudpickle.dumps(_inspector()).hex()
     answer = python(WITHOUT_THE_PACKAGE.format(code=code))
     assert answer.returncode == 0, answer.stderr
     assert "verl could not load it" in answer.stdout
 
 
 def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = inspector()
+    ask = _inspector()
     assert ask() is None
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0.9")
     assert "it has version 0.0.9 of the package" in str(ask())
@@ -142,7 +142,7 @@ def test_a_worker_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "remote", lambda **_: lambda ask: SimpleNamespace(remote=lambda: ask))
     monkeypatch.setattr(ray, "get", lambda answer, timeout: next(answers))
     with pytest.raises(NoPluginError, match=r"node 10\.0\.0\.2 has no plugin .*: No package metadata"):
-        check_workers()
+        _check_workers()
 
 
 class TaskRunner:
@@ -162,7 +162,7 @@ def test_the_actor_is_started_after_the_workers_were_asked(
     started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(train, "check_workers", lambda: asked.append(1))
+    monkeypatch.setattr(train, "_check_workers", lambda: asked.append(1))
     train.run_training("gvpo", [])
     assert main_ppo.run_ppo(None, TaskRunner()) is None
     assert asked == [1]
@@ -174,7 +174,7 @@ def test_no_actor_is_started_where_a_worker_lacks_it(monkeypatch: pytest.MonkeyP
     def refuse() -> None:
         raise NoPluginError("a worker on the node x")
 
-    monkeypatch.setattr(train, "check_workers", refuse)
+    monkeypatch.setattr(train, "_check_workers", refuse)
     with pytest.raises(SystemExit, match="grpo_verl_ext: a worker on the node x"):
         train._AsksFirst(TaskRunner()).remote()
 
@@ -183,7 +183,7 @@ def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[li
     """Hydra would read ``./config`` as a part of the module's name."""
     folder = str(Path(main_ppo.__file__).parent / "config")
     for given, wanted in (("./config", folder), ("/x/y", "/x/y"), ("pkg://a.b", "pkg://a.b")):
-        train.run_training("gvpo", [], config_path=given)
+        train.run_training("gvpo", [], given)
         assert started.pop()[1] == f"--config-path={wanted}"
 
 
@@ -192,12 +192,12 @@ def test_a_real_worker_is_refused_by_its_environment(python: Python) -> None:
     refused = python(
         """
         import ray
-        from grpo_verl_ext.launch.plugin_check import NoPluginError, check_workers
+        from grpo_verl_ext.launch.train import NoPluginError, _check_workers
 
         for policy in ("auto", "none"):
             ray.init("local", runtime_env={"env_vars": {"VERL_USE_EXTERNAL_PLUGINS": policy}})
             try:
-                check_workers()
+                _check_workers()
                 print(policy, "passes")
             except NoPluginError as error:
                 print(error)

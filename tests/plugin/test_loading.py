@@ -72,7 +72,7 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     found = python(
         """
         from grpo_verl_ext.utils import which_verl
-        which_verl.FROM, which_verl.BELOW = "0.11", "0.12"
+        which_verl._FROM, which_verl._BELOW = "0.11", "0.12"
         import verl
         print("verl imported")
         """

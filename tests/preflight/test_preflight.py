@@ -301,7 +301,7 @@ class TestDriver:
     ) -> None:
         found = Finding("budgets", Severity.WARNING, Problem("a.key", 1, "a.key=2", valid="two"))
         monkeypatch.setattr(preflight, "findings", lambda config: iter([found]))
-        driver.refuse_or_warn(OmegaConf.create())
+        driver._refuse_or_warn(OmegaConf.create())
         assert capsys.readouterr().err == (
             "grpo_verl_ext: warning: a.key is 1; valid is two. Type: a.key=2 "
             "(silent with '++algorithm.grpo_ext.silence=[budgets]')\n"

@@ -73,7 +73,7 @@ def test_what_no_gradient_shows_is_said_by_key(algo: str, word: str) -> None:
 
 
 def test_a_warning_of_another_gradient_lets_the_training_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    driver.refuse_or_warn(
+    driver._refuse_or_warn(
         composed(["+algo=dapo", "algorithm.grpo_ext.mask_truncated_completions=false", *WHOLE])
     )
     said = [line for line in capsys.readouterr().err.splitlines() if "does not name" in line]

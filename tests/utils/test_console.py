@@ -1,10 +1,8 @@
-"""Test how the command line ends after Ctrl-C, in closed folders, and on terminals without Unicode."""
+"""Test how the command line ends after Ctrl-C, and on terminals without Unicode."""
 
-import json
 from pathlib import Path
 
 import pytest
-from limits import read_only
 from processes import Python
 from typer.testing import CliRunner
 
@@ -13,7 +11,6 @@ from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import RunResult, gathered, write_table
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.tasks import gsm8k_tags
 
 RESUME = "\nInterrupted. Run the same command again to resume.\n"
 
@@ -44,32 +41,6 @@ def test_ctrl_c_while_the_command_line_is_imported(interpreter: Python) -> None:
         """
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", RESUME)
-
-
-@pytest.fixture
-def gsm8k(tmp_path: Path) -> Path:
-    (tmp_path / "source").mkdir()
-    for split in ("train", "test"):
-        row = {"question": f"{split} 1+1=?", "answer": "so #### 2"}
-        (tmp_path / "source" / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
-    return tmp_path / "source"
-
-
-def test_a_cache_that_cannot_be_written(tmp_path: Path, gsm8k: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path / "closed"))
-    (tmp_path / "closed").mkdir()
-    words = ["prepare", "gsm8k_tags", "--source", str(gsm8k)]
-    with read_only(tmp_path / "closed"):
-        refused = CliRunner().invoke(app, words)
-    place = gsm8k_tags.gsm8k_tags_folder()
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith(f"gsm8k_tags: {place.parent}")
-    assert refused.stderr.endswith(
-        ": Permission denied; valid is a place that this user may read and write. Type: export "
-        "GRPO_VERL_EXT_CACHE=<another folder>\n"
-    )
-    assert refused.stderr.count("\n") == 1
-    assert CliRunner().invoke(app, words).exit_code == 0
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

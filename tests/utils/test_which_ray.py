@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from ray_cluster import free_ports
 
-from grpo_verl_ext.driver import settle_ray
+from grpo_verl_ext.driver import _settle_ray
 from grpo_verl_ext.runs.child_process import MARK, end_leftovers
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
@@ -71,7 +71,7 @@ def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> Non
         }
         config = OmegaConf.create({"ray_kwargs": {"ray_init": section}})
         OmegaConf.set_struct(config, True)
-        settle_ray(config)
+        _settle_ray(config)
         return OmegaConf.to_container(config.ray_kwargs.ray_init)
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

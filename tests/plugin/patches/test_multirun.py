@@ -27,10 +27,10 @@ def test_the_ray_of_the_training_before_is_left(
         of_hydra = [f"hydra.mode={mode}", f"hydra.job.num={number}"]
         config = compose("ppo_trainer", overrides=of_hydra, return_hydra_config=True)
     HydraConfig.instance().set_config(config)
-    driver.leave_ray_of_previous_training()
+    driver._leave_ray_of_previous_training()
     assert shut_down == ["shutdown"] * left
 
 
 def test_a_driver_without_hydra_keeps_its_ray(shut_down: list[str]) -> None:
-    driver.leave_ray_of_previous_training()
+    driver._leave_ray_of_previous_training()
     assert shut_down == []
