@@ -138,10 +138,6 @@ def test_decoupled_refuses_weights_for_other_rewards():
         decoupled(torch.zeros(2), torch.ones(2), group, member)
 
 
-def test_centred_by_hand():
-    assert_close(advantages_of(centred, [1.0, 2.0, 0.0, 0.0], list("xyxy")), [0.5, 1.0, -0.5, -1.0])
-
-
 def test_batch_scaled_by_hand():
     # All rewards 0, 2, 4, 6: mean 3, std √((9+1+1+9)/3) = √(20/3); the groups have means 1 and 5.
     one = 1 / (math.sqrt(20 / 3) + 1e-6)
