@@ -322,6 +322,6 @@ def presets_on(default: DictConfig) -> Iterator[tuple[str, float]]:
         config = changed(of_probe(default), preset.leaves)
         rollout = rollout_for(config)
         found, record = _quietly(config, rollout), ALGORITHMS[name]
-        promise = _promised(record, config, rollout)
-        away = math.inf if found is None else found.distance(promise)
-        yield name, away if promise.are_right else math.nan
+        promise = found and _promised(record, config, rollout)
+        away = found.distance(promise) if found and promise else math.inf
+        yield name, math.nan if promise and not promise.are_right else away

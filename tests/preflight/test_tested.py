@@ -80,6 +80,7 @@ FULLY_ASYNC, ONE_STEP_OFF = "+async_training.a=1", "+rollout.a=1"
 """The sections of verl's other drivers, where ``trainer.v1.trainer_mode`` says ``sync``."""
 NO_BYPASS = BYPASS.replace("true", "false")
 REF, REFRESH = "actor_rollout_ref.ref", [f"++{OURS}.ref_model_sync_steps=5", SYNC]
+OTHER_LAYERS = f"{REF}.fsdp_config.wrap_policy.min_num_params=1000"
 FSDP1 = [f"{ACTOR}.strategy=fsdp", f"{REF}.strategy=fsdp"]
 R, W = Severity.ERROR, Severity.WARNING
 
@@ -155,13 +156,12 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo", [f"{ACTOR}.rollout_n=1"], "groups rollout_n", R),
     ("dapo", REFRESH, "reference use_kl_loss", R),
     ("grpo", [*REFRESH, f"{ACTOR}.strategy=fsdp", f"{REF}.strategy=fsdp2"], "reference strategy", R),
-    ("grpo", [*REFRESH, *FSDP1, f"{REF}.fsdp_config.wrap_policy.a=1"], "reference wrap_policy", W),
+    ("grpo", [*REFRESH, *FSDP1, OTHER_LAYERS], "reference wrap_policy", W),
     ("gdpo", [f"+{OURS}.scale_rewards=none"], "several-rewards scale_rewards", R),
     ("kimi", [FULLY_ASYNC, BYPASS], "kimi bypass_mode", R),
     ("topr", [FULLY_ASYNC, NO_BYPASS], "topr bypass_mode", W),
     ("rloo", [FULLY_ASYNC, BYPASS], "gpg rollout_is", W),
     ("rloo", [ONE_STEP_OFF, BYPASS], "gpg rollout_is", W),
-    ("rloo", [ONE_STEP_OFF, NO_BYPASS], "gpg rollout_is", W),
     ("vespo", [ONE_STEP_OFF, NO_BYPASS], "vespo bypass_mode", W),
 ]
 """Preset, overrides, name and last part of the key, severity: by hand, from what was found before rows."""
