@@ -119,10 +119,10 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
             "primary={metric: a, measure: area, step: 3}",
             r"primary\.step=3 is not known; valid are",
         ),
-        ("margin=0", r"margin is 0: .*greater than 0"),
-        ("margin=.inf", r"margin is inf: .*less than inf"),
-        ("alpha=0", r"alpha is 0: .*greater than 0"),
-        ("alpha=0.51", r"alpha is 0\.51: .*less than or equal to 0\.5"),
+        ("margin=0", r"margin is 0; .*greater than 0"),
+        ("margin=.inf", r"margin is inf; .*less than inf"),
+        ("alpha=0", r"alpha is 0; .*greater than 0"),
+        ("alpha=0.51", r"alpha is 0\.51; .*less than or equal to 0\.5"),
         (
             "starts={first: 5, most: 4}",
             r"starts is \{first: 5, most: 4\} with 6 seeds; valid is 3 ≤ first ≤ most ≤ number of seeds\. "

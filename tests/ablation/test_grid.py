@@ -98,7 +98,7 @@ def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytes
     ("overrides", "message"),
     [
         (["step=3"], r"step=3 is not known; valid are axes, seeds, baseline, primary"),
-        (["steps=0"], r"steps is 0: .*greater than or equal to 1"),
+        (["steps=0"], r"steps is 0; .*greater than or equal to 1"),
         (["seeds=[]"], r"seeds is empty"),
         (["seeds=[1,1]"], r"seeds is \[1, 1\]; valid are different integers"),
         (["seeds=[-1]"], r"seeds is \[-1\]; valid are different integers"),
