@@ -33,9 +33,6 @@ def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfi
 
     Returns:
         Name of the run → configuration.
-
-    Raises:
-        AblationError: verl refuses the overrides, or would at its first step; the message names the run.
     """
     configs = {}
     for run in runs:
@@ -59,11 +56,7 @@ def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:
 
 
 def check_runs(configs: Mapping[str, DictConfig], plugin: Plugin) -> None:
-    """Run the driver's checks on every run.
-
-    Raises:
-        AblationError: a check fails; the message names the run.
-    """
+    """Run the driver's checks on every run."""
     for name, config in configs.items():
         try:
             plugin.check(config)

@@ -60,11 +60,7 @@ class GridRun:
 
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
-    """Read a grid file, apply ``key=value`` overrides, and check everything that needs no verl.
-
-    Raises:
-        AblationError: no such file, invalid YAML, an unknown key, a missing or a wrong value.
-    """
+    """Read a grid file, apply ``key=value`` overrides, and check everything that needs no verl."""
     settings = read_yaml(file, GridSettings, AblationError, overrides)
     for fault in chain(_faults(settings), _wrong_names(settings), contradictions(settings)):
         raise AblationError(fault)

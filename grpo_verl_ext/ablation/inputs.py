@@ -109,14 +109,14 @@ def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: Gri
     both = record.inputs.keys() & other.inputs.keys()
     for key in sorted(record.inputs.keys() | other.inputs.keys()):
         chosen = [
-            {word for word in settings.overrides[name] if _chooses(key_of(word), (*_STARTS, key))}
+            {
+                word
+                for word in settings.overrides[name]
+                if f"{key_of(word)}.".startswith("task.")  # chooses model and data together
+                or any(each.startswith(key_of(word)) for each in (*_STARTS, key))
+            }
             for name in (run[0], variant)
         ]
         judged = chosen[0] == chosen[1] and (key in both or key.partition("[")[0] in _STARTS)
         if judged and record.inputs.get(key) != other.inputs.get(key):
             yield f"its {key} is another than that of {of_other}"
-
-
-def _chooses(key: str, of_inputs: tuple[str, ...]) -> bool:
-    """Whether a key is that of one of the inputs, or of the task, which chooses model and data together."""
-    return any(each.startswith(key) for each in of_inputs) or key == "task" or key.startswith("task.")

@@ -71,11 +71,7 @@ class RayCluster:
     """Seconds between two tries."""
 
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
-        """Submit the run, or find its job again, and watch it to the end; yield while it runs.
-
-        Raises:
-            ProcessFailedError: the job failed or was stopped.
-        """
+        """Submit the run, or find its job again, and watch it to the end; yield while it runs."""
         note, job = run.folder / NOTE, noted_job(run.folder)
         if job is not None and not self._ask(partial(self._knows, job)):
             self.say(f"{run.folder}: the cluster does not know job {job.submission_id}")

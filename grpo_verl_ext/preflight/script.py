@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
+from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of
+from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
 from grpo_verl_ext.catalogue.requires import runs_v1
 from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import as_typed
-from grpo_verl_ext.utils.keys import ACTOR, FULLY_ASYNC, MODE, ROLLOUT, setting, written
+from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
@@ -47,20 +51,33 @@ def report(config: DictConfig) -> int:
             if default != now:
                 own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
                 console.print(f"  {key}: {default} → {now}{own}")
+        for line in _to_delete(preset, config, replaced):
+            console.print(line)
     return exit_status(found)
+
+
+def _to_delete(preset: str, config: DictConfig, replaced: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+    """Yield a line for each word of the command that replaces a value which makes the preset's algorithm."""
+    ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
+    for word in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
+        key = keys.moved_key(keys.key_of(word))
+        for leaf in sorted(replaced.keys() - wiring(preset) - ours):
+            if leaf == key or leaf.startswith(f"{key}."):
+                own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
+                yield f"delete from the script: {word} ({preset} has {own})"
 
 
 def updates(config: DictConfig) -> str:
     """Return how many updates a rollout is used for, with the numbers that say so."""
-    keys = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
-    numbers = {key: setting(config, key) for key in keys} | {
+    always = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
+    numbers = {key: setting(config, key) for key in always} | {
         plan.parts_of_step_key(config): plan.parts_of_step(config)
     }
     count = "not known"
-    if FULLY_ASYNC not in config and all(is_count(number) for number in numbers.values()):
+    if keys.FULLY_ASYNC not in config and all(is_count(number) for number in numbers.values()):
         prompts, mini_batch, epochs, parts = numbers.values()
         count = str(parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs)
-    shown = (f"{key}={as_typed(value)}" for key, value in numbers.items() if key in keys or value != 1)
+    shown = (f"{key}={as_typed(value)}" for key, value in numbers.items() if key in always or value != 1)
     return f"updates per rollout: {count} ({', '.join(shown)})"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from inspect import formatannotation, isclass
+from itertools import chain
 from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
@@ -85,7 +86,8 @@ def said_of(field: FieldInfo) -> Mapping[str, Any]:
         return said
     if section_in(field) is not None:
         return said | {_VALID: "a section, or null", _EXAMPLE: "null"}
-    names = tuple(_literals(field.annotation))
+    words = (("true", "false") if each is bool else (each,) for each in _parts(field.annotation))
+    names = tuple(each for each in chain(*words) if isinstance(each, str))
     return said | {_VALID: names or formatannotation(field.annotation), _EXAMPLE: (*names, "<value>")[0]}
 
 
@@ -112,14 +114,6 @@ def _parts(hint: Any) -> Iterator[Any]:
     yield hint
     for each in get_args(hint):
         yield from _parts(each)
-
-
-def _literals(hint: Any) -> Iterator[str]:
-    for each in _parts(hint):
-        if each is bool:
-            yield from ("true", "false")
-        elif isinstance(each, str):
-            yield each
 
 
 def read_section(model: type[_Model], values: Mapping[str, Any] | None, prefix: str) -> _Model:

@@ -94,7 +94,10 @@ def which_verl() -> WhichVerl:
             f"verl is half installed: {folder} has the module, but no metadata tell its version. "
             f"Type: {_from_checkout(folder)}"
         )
-    version = _version_of(installed[0])
+    try:
+        version = Version(installed[0].version)
+    except InvalidVersion as error:
+        raise UnsupportedVerlError(_unsupported(installed[0].version)) from error
     own = _own_version(folder)
     if own is not None and own != version:
         raise UnsupportedVerlError(
@@ -120,13 +123,6 @@ def _without_module(installed: list[Distribution]) -> str:
 def _unsupported(version: str) -> str:
     works_with = f"grpo_verl_ext works with verl >= {_FROM} and < {_BELOW}"
     return f"verl {version} is installed; {works_with}. Type: {INSTALL}"
-
-
-def _version_of(installed: Distribution) -> Version:
-    try:
-        return Version(installed.version)
-    except InvalidVersion as error:
-        raise UnsupportedVerlError(_unsupported(installed.version)) from error
 
 
 def _own_version(folder: Path) -> Version | None:

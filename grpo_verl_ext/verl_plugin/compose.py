@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
+from grpo_verl_ext.utils.left import LEFT
 from grpo_verl_ext.utils.options import keys_of
 from grpo_verl_ext.verl_plugin.config import options_model
 from grpo_verl_ext.verl_plugin.registration import register
@@ -189,7 +190,7 @@ def folder_of(config_path: str) -> str:
 def _no_such_preset(missing: str, valid: Sequence[str]) -> Problem:
     group, _, name = missing.rpartition("/")
     near = get_close_matches(name.lower().replace("-", "_"), valid, n=1)
-    fix = Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>"
+    fix = LEFT.get(name) or (Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>")
     return Problem(f"+{group}", name, valid=valid, fix=fix)
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from grpo_verl_ext import cli
+from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.checks import Plugin
 from grpo_verl_ext.ablation.declaration import Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridSettings
@@ -23,6 +25,15 @@ from grpo_verl_ext.runs.metrics import TRAINED
 def plugin() -> Plugin:
     """What the command line hands in."""
     return cli._plugin()
+
+
+@pytest.fixture
+def uncomposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no run of a grid composed and checked."""
+    monkeypatch.setattr(
+        checks, "compose_runs", lambda runs, _: {run.name: OmegaConf.create() for run in runs}
+    )
+    monkeypatch.setattr(checks, "check_runs", lambda *_: None)
 
 
 @pytest.fixture

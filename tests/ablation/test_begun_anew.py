@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import checks, inputs
@@ -36,7 +35,7 @@ GRID_ALONE = ("steps", "base", "axes", "seeds", "baseline", "metrics")
 
 
 @pytest.fixture
-def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncomposed: None) -> Path:
     """The grid's file; a stand-in for verl's process finishes every run, from commit abc."""
 
     def go_(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
@@ -44,9 +43,6 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (run.folder / "attempt-1.jsonl").write_text(json.dumps(line) + "\n")
 
     monkeypatch.setattr(VerlRun, "go", go_)
-    nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
-    monkeypatch.setattr(checks, "check_runs", lambda *_: None)
     monkeypatch.setattr(checks, "tasks_to_prepare", lambda configs, plugin: [])
     monkeypatch.setattr("grpo_verl_ext.ablation.terminal.git_revision", lambda: "abc")
     monkeypatch.setattr("grpo_verl_ext.ablation.terminal.check_clean", lambda run: None)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits import full, read_only
-from omegaconf import OmegaConf
+from limits import full, largest_file, read_only
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.grid import GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.kept import GRID
 from grpo_verl_ext.ablation.state import FAILURE, State, status_of
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
@@ -43,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def verl(monkeypatch: pytest.MonkeyPatch, uncomposed: None) -> set[str]:
     """A stand-in for verl's process and for what it checks; the variants in the set fail."""
     failing: set[str] = set()
 
@@ -55,9 +54,6 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         on_metrics(run.metrics())
 
     monkeypatch.setattr(VerlRun, "go", go_)
-    nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
-    monkeypatch.setattr(checks, "check_runs", lambda configs, plugin: None)
     return failing
 
 
@@ -98,6 +94,16 @@ class TestRuns:
             f"{FAILURE}: No space left on device. Free space there, and run the same command again" in printed
         )
         assert states(runs) == [State.FINISHED, State.BEGUN, State.FINISHED]
+
+    def test_a_full_disk_before_the_first_run(self, file, verl, runs, tmp_path) -> None:
+        full(tmp_path / "out" / GRID)
+        status, _, error = ablate("run", file)
+        assert status == 1
+        assert error == (
+            f"ablate: {tmp_path}/out/{GRID}: No space left on device. Free space there, and run the same "
+            f"command again; what was finished is kept\n"
+        )
+        assert ablate("run", file)[0] == 0
 
     @pytest.mark.parametrize("command", ["plan", "run"])
     def test_a_folder_in_which_nothing_can_be_made(self, file, verl, tmp_path, command: str) -> None:
@@ -169,6 +175,15 @@ class TestReport:
         assert (other / "report.html").is_file()
         assert f"{other}/report.html" in printed
         assert sorted(trained.rglob("*")) == before
+
+    def test_of_a_full_disk(self, trained: Path) -> None:
+        assert ablate("report", trained)[0] == 0
+        before = {path: path.read_bytes() for path in trained.iterdir() if path.is_file()}
+        with largest_file(500):
+            status, _, error = ablate("report", trained)
+        assert status == 1
+        assert error.startswith(f"ablate: {trained}/report.json: File too large. Free space there, and run ")
+        assert {path: path.read_bytes() for path in trained.iterdir() if path.is_file()} == before
 
 
 class TestPlan:

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import Result
-from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_grid, runs_of
 from grpo_verl_ext.ablation.kept import keep_grid
 from grpo_verl_ext.ablation.table import read_results, write_table
@@ -43,10 +41,7 @@ Plan = Callable[..., Result]
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
-
+def plan(tmp_path: Path, uncomposed: None) -> Plan:
     def plan(*options: str, **changes: object) -> Result:
         file = tmp_path / "grid.yaml"
         kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}

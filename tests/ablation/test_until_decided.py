@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation import run as runner
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.table import read_results
@@ -65,7 +63,7 @@ class Verl:
 
 
 @pytest.fixture
-def verl(monkeypatch: pytest.MonkeyPatch) -> Verl:
+def verl(monkeypatch: pytest.MonkeyPatch, uncomposed: None) -> Verl:
     verl = Verl(residual_sd=0.035)
 
     def go(run: VerlRun, on_metrics: object) -> None:
@@ -74,9 +72,6 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> Verl:
     monkeypatch.setattr(VerlRun, "go", go)
     monkeypatch.setattr(runner, "git_revision", lambda: None)
     monkeypatch.setattr(runner, "versions", dict)
-    nothing = OmegaConf.create({})
-    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: {run.name: nothing for run in runs})
-    monkeypatch.setattr(checks, "check_runs", lambda configs, plugin: None)
     return verl
 
 
