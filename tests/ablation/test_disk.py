@@ -13,7 +13,6 @@ from limits import full, largest_file, read_only
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.grid import GridRun, read_grid, runs_of
-from grpo_verl_ext.ablation.kept import GRID
 from grpo_verl_ext.ablation.state import FAILURE, State, status_of
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
@@ -94,16 +93,6 @@ class TestRuns:
             f"{FAILURE}: No space left on device. Free space there, and run the same command again" in printed
         )
         assert states(runs) == [State.FINISHED, State.BEGUN, State.FINISHED]
-
-    def test_a_full_disk_before_the_first_run(self, file, verl, runs, tmp_path) -> None:
-        full(tmp_path / "out" / GRID)
-        status, _, error = ablate("run", file)
-        assert status == 1
-        assert error == (
-            f"ablate: {tmp_path}/out/{GRID}: No space left on device. Free space there, and run the same "
-            f"command again; what was finished is kept\n"
-        )
-        assert ablate("run", file)[0] == 0
 
     @pytest.mark.parametrize("command", ["plan", "run"])
     def test_a_folder_in_which_nothing_can_be_made(self, file, verl, tmp_path, command: str) -> None:

@@ -31,20 +31,20 @@ MIXED_PRECISION = {
 }
 
 
-def tiny_model(seed: int = 0, dropout: float = 0) -> GPTNeoXForCausalLM:
+def tiny_model(seed: int = 0, **changes: Any) -> GPTNeoXForCausalLM:
     """GPT-NeoX, because Qwen2's normalisation computes in single precision whatever its weights are."""
-    config = GPTNeoXConfig(
-        vocab_size=23,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,  # verl asks every model for it
-        max_position_embeddings=160,
-        tie_word_embeddings=True,
-        attn_implementation="sdpa",
-        hidden_dropout=dropout,
-    )
+    values = {
+        "vocab_size": 23,
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,  # verl asks every model for it
+        "max_position_embeddings": 160,
+        "tie_word_embeddings": True,
+        "attn_implementation": "sdpa",
+    }
+    config = GPTNeoXConfig(**{**values, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return GPTNeoXForCausalLM(config).double().eval()

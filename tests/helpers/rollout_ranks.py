@@ -161,7 +161,7 @@ def trained(
     ``dropout`` is of the model's hidden layers, in training; ``rollout`` see `batch_for_workers`.
     """
     folder = tmp_path / "model"
-    fsdp2_ranks.tiny_model(dropout=dropout).save_pretrained(folder)
+    fsdp2_ranks.tiny_model(hidden_dropout=dropout).save_pretrained(folder)
     batches = {name: batch_of_ranks(monkeypatch, dp_size, each, **rollout) for name, each in variants.items()}
     job = {"model": str(folder), "n": N, "beta": BETA, "variants": variants, "batches": batches}
     torch.save(job, tmp_path / "job.pt")

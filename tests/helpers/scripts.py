@@ -71,7 +71,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     # as Qwen2.5-Math-7B, which has the fewest of the scripts' models
     tiny.config.max_position_embeddings = 4096
     tiny.save_pretrained(model)
-    for name in ("train", "test"):
+    for name in ("train", "test", "benchmarks"):
         pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
     return {"MODEL": str(model), "DATA": str(data)}
 

@@ -16,12 +16,13 @@ from typing import Any
 import pandas
 import pytest
 import torch
+from fsdp2_ranks import tiny_model
 from omegaconf import DictConfig, OmegaConf
 from queue_store import Store
 from tensordict import TensorDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transfer_queue import KVBatchMeta
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
+from transformers import GPTNeoXForCausalLM, PreTrainedTokenizerFast
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import agent_loop_tq, trainer_base
 from verl.utils.config import omega_conf_to_dataclass
@@ -50,20 +51,8 @@ def small_tokenizer() -> PreTrainedTokenizerFast:
 
 def small_model(seed: int = 0) -> GPTNeoXForCausalLM:
     """As `fsdp2_ranks.tiny_model`, for the five tokens; wide enough for any table of two tokens."""
-    config = GPTNeoXConfig(
-        vocab_size=5,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-        tie_word_embeddings=False,
-        attn_implementation="sdpa",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return GPTNeoXForCausalLM(config).double().eval()
+    sizes = {"vocab_size": 5, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 32}
+    return tiny_model(seed, **sizes, tie_word_embeddings=False)
 
 
 def token_log_probs(model: torch.nn.Module, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:

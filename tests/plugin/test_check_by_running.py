@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from grpo_verl_ext import __version__, driver
 from grpo_verl_ext.preflight import script
+from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.verl_plugin.compose import composed
 
 FIRST = f"grpo_verl_ext {__version__}: checked, not trained (GRPO_VERL_EXT_CHECK=1)"
@@ -65,6 +67,10 @@ def test_a_script_with_an_array_and_a_loop(tmp_path: Path) -> None:
     met = "responses that must meet in an update: the 4 responses to a prompt, in one micro-batch: "
     assert any(met in line for line in said)
     assert "  trainer.v1.trainer_mode: sync → grpo_ext_sync" in said
+    assert [line for line in said if line.startswith("delete")] == [
+        "delete from the script: algorithm.adv_estimator=grpo (gvpo has gvpo)",
+        f"delete from the script: {ACTOR}.use_kl_loss=True (gvpo has false)",
+    ]
     assert "  type: the same command without algorithm.adv_estimator=grpo" in said
 
 
@@ -157,3 +163,24 @@ def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> No
 )
 def test_the_updates_on_a_rollout(words: list[str], count: str) -> None:
     assert script.updates(composed(words)).startswith(f"updates per rollout: {count}")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (f"{ACTOR}.policy_loss.gvpo_beta=0.3", None),
+        ("trainer.v1.trainer_mode=grpo_ext_colocate_async", None),
+        ("trainer.v1.trainer_mode=colocate_async", "grpo_ext_sync"),
+        (f"++{ACTOR}.entropy_coeff=0.01", "0"),
+        (f"~{ACTOR}.kl_loss_type", "low_var_kl"),
+        (f"{ACTOR}.policy_loss={{loss_mode:vanilla}}", f"{ACTOR}.policy_loss.loss_mode=gvpo"),
+    ],
+)
+def test_lines_to_delete(word: str, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["+algo=gvpo", word]
+    hydra = SimpleNamespace(overrides=SimpleNamespace(task=words))
+    config = composed(words)
+    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
+    expected = [] if said is None else [f"delete from the script: {word} (gvpo has {said})"]
+    assert list(script._to_delete("gvpo", config, differing(config))) == expected

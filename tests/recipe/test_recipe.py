@@ -14,7 +14,8 @@ from pathlib import Path
 import datasets
 import pandas
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
+from scripts import configured
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
@@ -22,10 +23,7 @@ from grpo_verl_ext import cli
 from grpo_verl_ext.ablation.checks import compose_runs
 from grpo_verl_ext.ablation.grid import GridSettings, read_grid, runs_of
 from grpo_verl_ext.doctor.configuration import all_findings
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.utils import which_verl
-from grpo_verl_ext.verl_plugin.compose import composed
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipe" / "grpo_verl_ext"
@@ -68,25 +66,6 @@ def started(run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
         return (tmp_path / "arguments").read_text().split("\0")[:-1]
 
     return started
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A model with the positions of Qwen2.5-Math-7B, and data, as the values of MODEL and DATA."""
-    model, data = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("data")
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(model)
-    tiny = build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1)
-    tiny.config.max_position_embeddings = 4096
-    tiny.save_pretrained(model)
-    for name in ("train", "benchmarks"):
-        pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
-    return {"MODEL": str(model), "DATA": str(data)}
-
-
-def configured(arguments: list[str]) -> DictConfig:
-    assert arguments[:2] == ["-m", "verl.trainer.main_ppo"]
-    return composed(arguments[2:])
 
 
 @pytest.mark.filterwarnings("ignore:Disabled critic")  # verl says so for every algorithm but PPO
