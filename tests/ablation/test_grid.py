@@ -12,10 +12,11 @@ from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
 from grpo_verl_ext.cli import app
 
 FOLDER = Path(__file__).parents[2] / "examples" / "ablations"
+ELSEWHERE = ("run it again at commit", "pip install -e examples/teacher")
 EXAMPLES = [
-    file for file in sorted(FOLDER.glob("*.yaml")) if "run it again at commit" not in file.read_text()
+    file for file in sorted(FOLDER.glob("*.yaml")) if not any(each in file.read_text() for each in ELSEWHERE)
 ]
-"""All but those of a feature that has left the package."""
+"""All but those of features that have left the package."""
 
 SMALL = """
 folder: somewhere

@@ -150,7 +150,7 @@ def test_corrupt_metrics_are_named_left_and_the_report_goes_on(folder: Path) -> 
     before = file.read_bytes()
     finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
     assert finished.exit_code == 0, finished.output
-    named = "grpo/seed-1/attempt-1.jsonl, line 2, is no record of verl's file logger"
+    named = "grpo/seed-1/attempt-1.jsonl, line 2, is no record of verl's metrics"
     content = json.loads((folder / "report.json").read_text())
     assert content["warnings"][0].startswith(named)
     assert "grpo/seed-1 (unreadable)" in content["warnings"][1]

@@ -724,7 +724,7 @@ class TestTheInstalledVerl:
     def test_an_unsupported_one_is_one_complaint(
         self, arguments: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(which_verl, "BELOW", "0.9")
+        monkeypatch.setattr(which_verl, "_BELOW", "0.9")
         finished = CliRunner().invoke(app, arguments)
         assert finished.exit_code == 2
         (complaint,) = json.loads(finished.stdout)["complaints"]

@@ -100,7 +100,5 @@ def test_a_grid_is_refused_for_a_logger_without_its_key() -> None:
     group = ["actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
     config = composed(["+algo=grpo", *group, "trainer.logger=[console,wandb]"])
     preflight.check_training(config)
-    with pytest.raises(
-        SettingError, match=r"trainer\.logger is \[console,wandb\], but wandb has no key here"
-    ):
+    with pytest.raises(SettingError, match=r"trainer\.logger=\[console,wandb\], but wandb has no key here"):
         preflight.check_run_of_many(config)
