@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 21753,
+    "lines of the package": 21746,
     "modules": 159,
     "longest function": 45,
     "functions per 1,000 lines": 52,
     "public names per 1,000 lines": 38,
     "names in two or more modules": 8,
     "algorithms' names as strings": 0,
-    "lines of tests": 30112,
+    "lines of tests": 30110,
     "lines of benchmarks": 1794,
     "tracked tree, MB": 10.4,
-    "hand-written words in docs": 10958,
+    "hand-written words in docs": 10957,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
