@@ -51,7 +51,7 @@ def test_the_commands() -> None:
     [
         (["migrate", "run.sh"], "migrate has left. Use instead: GRPO_VERL_EXT_CHECK=1"),
         (["ablate", "reproduce"], "reproduce has left. Use instead: the metrics.parquet"),
-        (["show", "gvpo_distill"], "Type: pip install -e examples/teacher"),
+        (["show", "gvpo_distill"], "Type: pip install -e FOLDER"),
     ],
 )
 def test_what_has_left_is_refused_with_where_it_went(words: list[str], said: str) -> None:

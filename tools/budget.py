@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 21746,
+    "lines of the package": 21745,
     "modules": 159,
     "longest function": 45,
     "functions per 1,000 lines": 52,
