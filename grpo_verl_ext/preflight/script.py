@@ -59,9 +59,10 @@ def report(config: DictConfig) -> int:
 def _to_delete(preset: str, config: DictConfig, replaced: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
     """Yield a line for each word of the command that replaces a value which makes the preset's algorithm."""
     ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
+    leaves = sorted(replaced.keys() - wiring(preset) - ours)
     for word in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
         key = keys.moved_key(keys.key_of(word))
-        for leaf in sorted(replaced.keys() - wiring(preset) - ours):
+        for leaf in leaves:
             if leaf == key or leaf.startswith(f"{key}."):
                 own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
                 yield f"delete from the script: {word} ({preset} has {own})"

@@ -154,9 +154,8 @@ def accuracy(
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
     rows *= samples
-    chats = [row["prompt"] for row in rows]
     how = {"temperature": temperature, "max_response_tokens": max_response_tokens, "seed": seed}
-    responses = sample_responses(model_folder, chats, **how)
+    responses = sample_responses(model_folder, [row["prompt"] for row in rows], **how)
     right = [
         correctness(text, row["reward_model"]["ground_truth"]) > 0
         for text, row in zip(responses, rows, strict=True)
