@@ -5,6 +5,7 @@ A failure is reported to the trainer (`wire.report_failure`), as verl would go o
 """
 
 import asyncio
+import copy
 import logging
 import math
 from collections.abc import Coroutine, Iterable
@@ -44,7 +45,8 @@ class TeacherAgentLoopWorker(_VerlsWorker):  # type: ignore[misc]  # verl ships 
 
     def _reader(self, path: str) -> TextReader:
         return TextReader(
-            self.tokenizer,
+            # verl's threads use theirs, and how a text is split is a state of a tokenizer.
+            copy.deepcopy(self.tokenizer),
             hf_tokenizer(name_or_path=copy_to_local(src=path)),
             end_tokens(self.tokenizer, self.model_config.generation_config),
             name=path,

@@ -4,8 +4,11 @@ In the places of servers and queue are those of `stored_rollout`; a small model 
 """
 
 import asyncio
+import contextlib
 import itertools
 import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -347,6 +350,24 @@ class TextWorker(ScoredWorker):
         self.teacher_server_manager.scorer = teachers.model(330)
 
 
+@contextlib.contextmanager
+def in_use_elsewhere(tokenizer: Any) -> Iterator[None]:
+    """Prompts are written by a tokenizer in threads of verl, while responses are read."""
+    ended, texts = threading.Event(), ["ab" * 20_000] * 8
+
+    def write() -> None:
+        while not ended.is_set():
+            tokenizer(texts)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_a_response_without_text_leaves_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end token inside a response, which the rule of `teacher.text` leaves without a log-prob."""
     monkeypatch.setattr(teacher_rollout, "hf_tokenizer", lambda name_or_path: teachers.tokenizer(330, "</s>"))
@@ -355,7 +376,8 @@ def test_a_response_without_text_leaves_its_group(tmp_path: Path, monkeypatch: p
     own = distilled(
         monkeypatch, tmp_path, responses, worker=TextWorker, algorithm__grpo_ext__teacher={"reads": "text"}
     )
-    _, metrics = own.step()
+    with in_use_elsewhere(own.worker.tokenizer):
+        _, metrics = own.step()
     assert metrics["distill/without_text"] == pytest.approx(1 / 8)
     lost = [
         row for key, row in own.queue.rows.items() if "pad" not in key and row["responses"].tolist() == [4, 1]
