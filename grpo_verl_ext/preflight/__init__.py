@@ -16,18 +16,13 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 from grpo_verl_ext.preflight import algorithm, environment, names, tested, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
-from grpo_verl_ext.verl_plugin.cpu import checks as cpu
-from grpo_verl_ext.verl_plugin.features import Advise, Feature, Refuse, all_features
+from grpo_verl_ext.verl_plugin.cpu.checks import CPU
+from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-
-_CPU = Feature(
-    checks={"cpu-cache": cpu.check_cache, "cpu-bucket": cpu.check_bucket},
-    advice={"cpu-shared-memory": cpu.advise_shared_memory, "cpu-memory": cpu.advise_memory},
-)
-_RECORDS = (names.NAMES, algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), _CPU)
+_RECORDS = (names.NAMES, algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), CPU)
 
 CHECKS: Mapping[str, Refuse] = {name: check for each in _RECORDS for name, check in each.checks.items()}
 """Refusals by name, all about this package's own settings."""

@@ -79,10 +79,6 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Pa
     return folder
 
 
-_FULL_ATTENTION = ("llama", "mistral", "qwen2", "qwen3")
-"""Values of ``model_type`` with full attention in every layer, unless a sliding window is configured."""
-
-
 @dataclass(frozen=True)
 class ModelShape:
     """Sizes of a model from its ``config.json``."""
@@ -95,8 +91,6 @@ class ModelShape:
     head_size: int
     positions: int | None
     """The longest context; None if not in the file."""
-    full_attention: bool
-    """Whether every layer certainly caches keys and values of all tokens."""
 
     @property
     def cache_numbers(self) -> int:
@@ -127,21 +121,12 @@ def tensor_sizes(path: object) -> list[int]:
     # Imported here because verl loads the plugin in every process.
     from safetensors import SafetensorError, safe_open
 
+    folder = _local_folder(path) if isinstance(path, str) else None
     sizes: list[int] = []
-    for file in _weight_files(path):
+    for file in sorted(folder.glob("*.safetensors")) if folder else ():
         with suppress(SafetensorError, OSError), safe_open(file, framework="np") as weights:
             sizes += [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
     return sizes
-
-
-def bytes_of_weights(path: object) -> int:
-    """Return the bytes of the ``.safetensors`` files, in the precision in which they hold the weights."""
-    return sum(file.stat().st_size for file in _weight_files(path))
-
-
-def _weight_files(path: object) -> list[Path]:
-    folder = _local_folder(path) if isinstance(path, str) else None
-    return [] if folder is None else sorted(folder.glob("*.safetensors"))
 
 
 def _shape(content: Mapping[str, Any]) -> ModelShape | None:
@@ -159,9 +144,4 @@ def _shape(content: Mapping[str, Any]) -> ModelShape | None:
     if not all(is_count(count) for count in counts.values()):
         return None
     positions = content.get("max_position_embeddings")
-    windowed = content.get("sliding_window") is not None and content.get("use_sliding_window") is not False
-    return ModelShape(
-        **counts,
-        positions=positions if is_count(positions) else None,
-        full_attention=content.get("model_type") in _FULL_ATTENTION and not windowed,
-    )
+    return ModelShape(**counts, positions=positions if is_count(positions) else None)

@@ -1,4 +1,4 @@
-"""Test sizes that ``+platform=cpu`` derives from model and budgets, and messages on those that do not fit.
+"""Test sizes that ``+platform=cpu`` derives from model and budgets.
 
 Numbers are computed by hand for SmolLM2-135M: 49,152 words, width 576, feed-forward 1536, 30 layers, 3
 key-value heads of 64, a context of 8192. A token has 2 · 30 · 3 · 64 · 4 = 46,080 bytes of keys and values.
@@ -23,10 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import save_file
 from verl.plugin.platform import platform_manager
 
-from grpo_verl_ext.preflight import ADVICE, CHECKS
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.preflight import ADVICE
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.cpu import checks, sizes
+from grpo_verl_ext.verl_plugin.cpu import sizes
 from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
 from grpo_verl_ext.verl_plugin.model_files import model_shape, tensor_sizes
 
@@ -41,6 +40,8 @@ SMOLLM = {
     "max_position_embeddings": 8192,
 }
 MODEL, ACTOR, ROLLOUT = "actor_rollout_ref.model.path", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+LONGEST, CACHE = f"{ROLLOUT}.max_model_len", f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
+BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
 
 Folder = Callable[..., str]
 
@@ -70,13 +71,7 @@ def on_cpu(model: str, *overrides: str, prompt: int = 64, response: int = 64) ->
 
 
 def composed_sizes(config: DictConfig) -> list[object]:
-    keys = (
-        checks.LONGEST,
-        checks.CACHE,
-        checks.BUCKET,
-        f"{ACTOR}.use_dynamic_bsz",
-        f"{ACTOR}.ppo_max_token_len_per_gpu",
-    )
+    keys = (LONGEST, CACHE, BUCKET, f"{ACTOR}.use_dynamic_bsz", f"{ACTOR}.ppo_max_token_len_per_gpu")
     return [OmegaConf.select(config, key) for key in keys]
 
 
@@ -105,13 +100,13 @@ class TestPreset:
         # 512 tokens are between the bounds: (32 · 4 + 1) · 128 · 46,080
         assert composed_sizes(on_cpu(folder(), prompt=256, response=256))[1] == 760872960
         # One sequence of 131,072 may need more: (1024 + 1) · 128 · 46,080
-        config = on_cpu(folder(max_position_embeddings=131072), f"{checks.LONGEST}=131072")
+        config = on_cpu(folder(max_position_embeddings=131072), f"{LONGEST}=131072")
         assert composed_sizes(config)[:2] == [131072, 6045696000]
 
     def test_the_length_that_somebody_sets_counts_and_so_does_everything_else(self, folder: Folder) -> None:
         config = on_cpu(
             folder(),
-            *(f"{checks.LONGEST}=300", f"{checks.CACHE}=999", f"{checks.BUCKET}=200"),
+            *(f"{LONGEST}=300", f"{CACHE}=999", f"{BUCKET}=200"),
             *(f"{ACTOR}.ppo_max_token_len_per_gpu=128",),
         )
         assert composed_sizes(config) == [300, 999, 200, True, 128]
@@ -158,23 +153,6 @@ class TestShape:
         shape = model_shape(str(tmp_path))
         assert shape is not None
         assert (shape.layers, shape.embedding) == (30, 49152 * 576)
-
-    @pytest.mark.parametrize(
-        ("changes", "full"),
-        [
-            ({}, True),
-            ({"model_type": "gemma3"}, False),
-            ({"model_type": "mistral", "sliding_window": 4096}, False),
-            ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, True),
-            ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True}, False),
-        ],
-    )
-    def test_whether_every_layer_keeps_every_token(
-        self, folder: Folder, changes: dict[str, object], full: bool
-    ) -> None:
-        shape = model_shape(folder(**changes))
-        assert shape is not None
-        assert shape.full_attention is full
 
     def test_a_tensor_larger_than_the_embedding_is_found_in_the_weights(self, folder: Folder) -> None:
         model = folder(vocab_size=8, hidden_size=8, num_attention_heads=1)
@@ -243,150 +221,11 @@ def transferred(handle: str, weight: torch.Tensor, megabytes: int) -> dict[str, 
     return received
 
 
-class TestChecks:
-    def test_what_the_preset_calculates_passes(self, folder: Folder) -> None:
-        for lengths in ((64, 64), (1024, 1024), (4096, 4096)):
-            config = on_cpu(folder(), prompt=lengths[0], response=lengths[1])
-            checks.check_cache(config)
-            checks.check_bucket(config)
-
-    def test_a_cache_with_no_room_for_one_sequence(self, folder: Folder) -> None:
-        model = folder()
-        config = on_cpu(model, f"{checks.LONGEST}=8192", f"{checks.CACHE}=268435456")
-        with pytest.raises(SettingError) as refused:
-            CHECKS["cpu-cache"](config)
-        # 8192 · 46,080, and with vLLM's block (64 + 1) · 128 · 46,080: the 0.35 GiB that vLLM misses
-        assert str(refused.value) == (
-            f"{checks.CACHE} is 268435456, but a sequence of 8192 tokens has 377487360 bytes of keys and "
-            f"values in {model}, and vLLM starts only with room for one; valid is an integer ≥ 383385600. "
-            f"Type: {checks.CACHE}=1073741824, or {checks.LONGEST}=128"
-        )
-
-    @pytest.mark.parametrize("longest", ["8192", "null"])
-    def test_only_what_vllm_is_certain_to_refuse_is_refused(self, folder: Folder, longest: str) -> None:
-        """The model's own context counts where no length is set."""
-        length, model = f"{checks.LONGEST}={longest}", folder()
-        assert checks.check_cache(on_cpu(model, length, f"{checks.CACHE}=377487360")) is None
-        with pytest.raises(SettingError, match="is 377487359"):
-            checks.check_cache(on_cpu(model, length, f"{checks.CACHE}=377487359"))
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            f"+{ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype=fp8",
-            f"{ROLLOUT}.dtype=bfloat16",
-            f"{ROLLOUT}.name=sglang",
-            "trainer.device=cuda",
-            f"{checks.CACHE}=null",
-        ],
-    )
-    def test_what_is_not_certain_is_not_refused(self, folder: Folder, change: str) -> None:
-        given = [] if change.startswith(checks.CACHE) else [f"{checks.CACHE}=1000"]
-        assert checks.check_cache(on_cpu(folder(), *given, change)) is None
-
-    def test_nor_with_a_window_or_with_vllms_own_variable(
-        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        small = f"{checks.CACHE}=1000"
-        assert checks.check_cache(on_cpu(folder(model_type="mistral", sliding_window=32), small)) is None
-        monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
-        assert checks.check_cache(on_cpu(folder(), small)) is None
-
-    def test_a_bucket_smaller_than_the_embedding(self, folder: Folder) -> None:
-        model = folder()
-        with pytest.raises(SettingError) as refused:
-            CHECKS["cpu-bucket"](on_cpu(model, f"{checks.BUCKET}=107"))
-        assert str(refused.value) == (
-            f"{checks.BUCKET} is 107, but the embedding of {model}, 49152 words × 576 in float32, has 108.0 "
-            f"MiB and travels in one piece; valid is an integer ≥ 108. Type: {checks.BUCKET}=108"
-        )
-        assert checks.check_bucket(on_cpu(model, f"{checks.BUCKET}=108")) is None
-
-    def test_adapters_are_left_to_verl(self, folder: Folder) -> None:
-        config = on_cpu(folder(), f"{checks.BUCKET}=16", "actor_rollout_ref.model.lora_rank=8")
-        assert checks.check_bucket(config) is None
-
-    def test_shared_memory_as_small_as_a_containers(
-        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config = on_cpu(folder(), "trainer.n_gpus_per_node=2")
-        assert list(ADVICE["cpu-shared-memory"](config)) == []
-        monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(total=64 * 2**20))
-        (advice,) = checks.advise_shared_memory(config)
-        assert "is 108 for each of 2 ranks" in str(advice)
-        assert "has 64 MiB here; valid is a size ≥ 216 MiB" in str(advice)
-        assert str(advice).endswith("docker run --shm-size=432m …")
-
-
-class TestMemory:
-    @pytest.fixture
-    def model(self, folder: Folder) -> str:
-        """A file that says it has 10 million weights."""
-        found = folder()
-        weights = torch.zeros(10_000_000, dtype=torch.float16)
-        save_file({"weights": weights}, Path(found) / "model.safetensors")
-        return found
-
-    # 40 MB of weights: four times with gradients and Adam, once in each vLLM; 256 MiB of cache; 512 tokens
-    # (4 · 128: a mini-batch of one prompt) of 3,612,672 bytes; 4 GiB of processes
-    NEEDED = 5 * 40_000_000 + 268435456 + 512 * 3612672 + 4 * 2**30
-
-    def config(self, model: str, *overrides: str) -> DictConfig:
-        batch = f"{ROLLOUT}.n=4", f"{ACTOR}.ppo_mini_batch_size=1"
-        return on_cpu(model, *batch, *overrides)
-
-    @pytest.fixture
-    def said(self, model: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-        """The warnings on a machine with this much memory."""
-
-        def said(there: int, *overrides: str) -> list[str]:
-            monkeypatch.setattr(checks, "memory_of_machine", lambda: there)
-            return [str(each) for each in checks.advise_memory(self.config(model, *overrides))]
-
-        return said
-
-    def test_a_machine_that_is_too_small(self, said: Callable[..., list[str]]) -> None:
-        assert said(self.NEEDED) == []
-        (advice,) = said(self.NEEDED - 1)
-        assert advice.startswith(MODEL)
-
-    def test_each_rank_has_a_rollout_and_micro_batches_and_a_reference_is_one_more(
-        self, said: Callable[..., list[str]]
-    ) -> None:
-        more = "trainer.n_gpus_per_node=2", "algorithm.grpo_ext.gvpo_anchor=ref"
-        # two ranks with 256 tokens each
-        needed = self.NEEDED + 2 * 40_000_000 + 268435456
-        assert said(needed, *more) == []
-        assert "reference 0.0" in said(needed - 1, *more)[0]
-
-    def test_each_reward_process_has_the_reward_model(
-        self, model: str, said: Callable[..., list[str]]
-    ) -> None:
-        path = f"algorithm.grpo_ext.reward_model.path={model}"
-        needed = self.NEEDED + 2 * 40_000_000
-        assert said(needed, path, "reward.num_workers=2") == []
-        (advice,) = said(needed - 1, path, "reward.num_workers=2")
-        assert "reward model 0.1" in advice
-        assert advice.endswith("a smaller model>, or trainer.n_gpus_per_node=1")
-        # in float32 200 processes hold 8 GB; as in the file, two bytes a weight, half of it
-        many = path, "reward.num_workers=200"
-        (advice,) = said(self.NEEDED + 200 * 40_000_000 - 1, *many)
-        assert advice.endswith("Type: reward.num_workers=1, or a smaller reward model")
-        half = *many, "algorithm.grpo_ext.reward_model.dtype=auto"
-        assert said(self.NEEDED + 200 * 40_000_000 - 1, *half) == []
-        # the header of the file comes on top
-        assert len(said(self.NEEDED + 200 * 20_000_000, *half)) == 1
-
-    def test_a_container_with_less_than_its_machine(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        limit = tmp_path / "memory.max"
-        monkeypatch.setattr(checks, "CGROUP_LIMIT", limit)
-        whole = checks.memory_of_machine()
-        limit.write_text("max\n")
-        assert checks.memory_of_machine() == whole
-        limit.write_text("1048576\n")
-        assert checks.memory_of_machine() == 1048576
-
-    def test_a_model_whose_size_is_unknown(self, folder: Folder) -> None:
-        assert list(checks.advise_memory(on_cpu(folder()))) == []
+def test_shared_memory_as_small_as_a_containers(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = on_cpu(folder(), "trainer.n_gpus_per_node=2")
+    assert list(ADVICE["cpu-shared-memory"](config)) == []
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=64 * 2**20))
+    (advice,) = ADVICE["cpu-shared-memory"](config)
+    assert "is 108 for each of 2 ranks" in str(advice)
+    assert "has 64 MiB here; valid is a size ≥ 216 MiB" in str(advice)
+    assert str(advice).endswith("docker run --shm-size=432m …")

@@ -7,27 +7,27 @@ so does one whose ``config.json`` cannot be read, which a check reports.
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tensor_sizes
 
-MEBI, GIBI = 2**20, 2**30
-FP32 = 4
+MEBI, _GIBI = 2**20, 2**30
+_FP32 = 4
 """Bytes per number: everything on this platform is float32."""
 
 _CACHE_BLOCK = 128
 """Tokens per block of vLLM's key-value cache on a CPU (``vllm/platforms/cpu.py``)."""
 _CACHED_SEQUENCES = 32
 """Full-length sequences for which the cache has room, if `_CACHE_AT_MOST` allows it."""
-_CACHE_AT_LEAST, _CACHE_AT_MOST = 256 * MEBI, GIBI
+_CACHE_AT_LEAST, _CACHE_AT_MOST = 256 * MEBI, _GIBI
 """Bytes per replica; exceeded only where a single sequence needs more."""
 
 _BUCKET_AT_LEAST = 16
 """MiB; verl's default of 2048 may not fit /dev/shm."""
 
-TOKENS_AT_MOST = 16384
+_TOKENS_AT_MOST = 16384
 """verl's default for the tokens of a micro-batch."""
-_MICRO_BATCH_BYTES = 2 * GIBI
+_MICRO_BATCH_BYTES = 2 * _GIBI
 """Bytes per rank for the logits and activations of a micro-batch."""
 _LOGITS_COPIES = 9
 """Copies of the logits at the peak of an update that reports the entropy; measured: 8.0, padding included."""
-WIDTHS_SAVED, FEED_FORWARDS_SAVED = 16, 4
+_WIDTHS_SAVED, _FEED_FORWARDS_SAVED = 16, 4
 """A layer saves these multiples of the width and feed-forward size per token; measured: 0.77 of the sum."""
 
 
@@ -53,7 +53,7 @@ def kv_cache_bytes(path: object, longest: object) -> int:
 def cache_of(sequences: int, shape: ModelShape, tokens: int) -> int:
     """Return the bytes of the blocks for ``sequences`` of ``tokens`` each; vLLM reserves one block more."""
     blocks = sequences * -(-tokens // _CACHE_BLOCK) + 1
-    return blocks * _CACHE_BLOCK * shape.cache_numbers * FP32
+    return blocks * _CACHE_BLOCK * shape.cache_numbers * _FP32
 
 
 def slots(ranks: int, distils: object, servers: int, nodes: int) -> int:
@@ -65,18 +65,14 @@ def bucket_megabytes(path: object) -> int:
     """Return the MiB of shared memory through which weights are transferred, each tensor in one piece."""
     shape = model_shape(path)
     largest = max([shape.embedding if shape else 0, *tensor_sizes(path)])
-    return max(_BUCKET_AT_LEAST, -(-largest * FP32 // MEBI))
+    return max(_BUCKET_AT_LEAST, -(-largest * _FP32 // MEBI))
 
 
 def micro_batch_tokens(path: object, prompt: object, response: object) -> int:
     """Return the tokens of a micro-batch, for updates and log-probs; at least the longest sequence."""
     shape = model_shape(path)
     if shape is None or not (is_count(prompt) and is_count(response)):
-        return TOKENS_AT_MOST
-    return max(prompt + response, min(TOKENS_AT_MOST, _MICRO_BATCH_BYTES // bytes_of_token(shape)))
-
-
-def bytes_of_token(shape: ModelShape) -> int:
-    """Return the bytes of logits and activations per token at the peak of an update."""
-    saved = WIDTHS_SAVED * shape.width + FEED_FORWARDS_SAVED * shape.feed_forward
-    return FP32 * (_LOGITS_COPIES * shape.vocabulary + shape.layers * saved)
+        return _TOKENS_AT_MOST
+    saved = _WIDTHS_SAVED * shape.width + _FEED_FORWARDS_SAVED * shape.feed_forward
+    numbers_of_token = _LOGITS_COPIES * shape.vocabulary + shape.layers * saved
+    return max(prompt + response, min(_TOKENS_AT_MOST, _MICRO_BATCH_BYTES // (_FP32 * numbers_of_token)))
