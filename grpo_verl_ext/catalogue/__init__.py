@@ -12,6 +12,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ from grpo_verl_ext.catalogue.record import (
     mode_of,
 )
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES
-from grpo_verl_ext.config import foreign_algorithms, presets_of
+from grpo_verl_ext.config import foreign_algorithms, load_foreign, presets_of
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting
 
@@ -238,15 +239,14 @@ def _refuse_taken(algorithm: Algorithm) -> None:
 @functools.cache
 def enter_foreign() -> None:
     """Enter the algorithms of other packages, once; one that fails is in `FAILED`."""
-    for entry in foreign_algorithms():
-        try:
-            record = entry.load()
-            if not isinstance(record, Algorithm) or record.name != entry.name:
-                why = f"it must name the Algorithm {entry.name}"
-                raise RecordError(entry.name, "entry point", entry.value, why)
-            enter(record, presets_of(entry))
-        except Exception as error:  # noqa: BLE001  # another package's fault must cost its own algorithm alone
-            FAILED[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
+    load_foreign(foreign_algorithms(), _enter_entry, FAILED)
+
+
+def _enter_entry(entry: EntryPoint) -> None:
+    record = entry.load()
+    if not isinstance(record, Algorithm) or record.name != entry.name:
+        raise RecordError(entry.name, "entry point", entry.value, f"it must name the Algorithm {entry.name}")
+    enter(record, presets_of(entry))
 
 
 _modules = [import_module(each.name) for each in pkgutil.iter_modules(__path__, f"{__name__}.")]
