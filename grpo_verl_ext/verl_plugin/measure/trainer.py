@@ -1,13 +1,12 @@
 """Log what the reward function reports, and how probable wanted responses are: the parts in the trainer.
 
-verl logs of a training step only the mean of the reward itself; of a validation the means, and the spread
-between the responses to a prompt, to which the spread over all responses is added here. A forward pass gives
-the exact probability of one wanted response (``algorithm.grpo_ext.gold_responses``), where sampling estimates
-it; right answers by other responses are missing from it.
+verl logs of a training step only the mean of the reward itself. A forward pass gives the exact probability of
+one wanted response (``algorithm.grpo_ext.gold_responses``), where sampling estimates it; right answers by
+other responses are missing from it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, cycle, islice
 from math import ceil
 from statistics import fmean
@@ -47,6 +46,8 @@ _PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
 _Reported = Mapping[str, Any]
 """verl's ``reward_extra_info`` of one response."""
+_Row = dict[str, Any]
+"""The fields of a prompt with the wanted response to it, which ends with the end of turn."""
 
 
 class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -70,35 +71,6 @@ class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no ty
             metrics.update({f"{name}/{key}": value for key, value in found.items()})
         return batch
 
-    def _val_metrics_update(
-        self,
-        data_sources: Sequence[str],
-        sample_uids: Sequence[str],
-        reward_extra_infos_dict: Mapping[str, Sequence[Any]],
-        *more: Any,
-        **named: Any,
-    ) -> dict[str, float]:
-        """Add ``validation_reward_std/<data source>/<key>``, the standard deviation over its responses."""
-        by_verl: dict[str, float] = super()._val_metrics_update(
-            data_sources, sample_uids, reward_extra_infos_dict, *more, **named
-        )
-        spread = _stds_by_source(data_sources, reward_extra_infos_dict)
-        return by_verl | {f"validation_reward_std/{name}": std for name, std in spread.items()}
-
-
-def _stds_by_source(sources: Sequence[str], values: Mapping[str, Sequence[Any]]) -> dict[str, float]:
-    """Return ``<source>/<key>`` → the standard deviation over its responses.
-
-    A key has a value or None for every response. One with more values is left out: verl mixes a reward
-    function's own ``reward`` with the score.
-    """
-    whole = {key: own for key, own in values.items() if len(own) == len(sources)}
-    by_source: dict[str, list[_Reported]] = {}
-    for source, *row in zip(sources, *whole.values(), strict=True):
-        by_source.setdefault(str(source), []).append(dict(zip(whole, row, strict=True)))
-    stds = {source: _by_key(np.std, own) for source, own in by_source.items()}
-    return {f"{source}/{key}": std for source, own in stds.items() for key, std in own.items()}
-
 
 def _by_key(statistic: Callable[[Sequence[float]], Any], reports: Iterable[_Reported]) -> dict[str, float]:
     """Return a statistic of every numeric key over the reports that have it; true counts as 1."""
@@ -118,28 +90,6 @@ def _reported_by_prompt(batch: Any, counts: Sequence[bool], rows: TensorDict) ->
         if last[row] == row and counts[row]:
             reports.setdefault(prompt, []).append(extra.get("reward_extra_info") or {})
     return reports
-
-
-@dataclass(frozen=True)
-class GoldRow:
-    """The tokens of a prompt and of the wanted response to it, which ends with the end of turn."""
-
-    prompt_ids: list[int]
-    response_ids: list[int]
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields that verl's agent loop stores of a response and the actor reads."""
-        prompts, responses = torch.tensor(self.prompt_ids), torch.tensor(self.response_ids)
-        input_ids, mask = torch.cat([prompts, responses]), torch.ones_like(responses)
-        return {
-            "prompts": prompts,
-            "responses": responses,
-            "response_mask": mask,
-            "loss_mask": mask,
-            "input_ids": input_ids,
-            "position_ids": torch.arange(len(input_ids)),
-            "multi_modal_inputs": {},
-        }
 
 
 class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]
@@ -179,8 +129,7 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]
         unit = data_parallel_size(self.actor_rollout_wg)
         if not sizes.log_prob_use_dynamic_bsz:
             unit *= sizes.log_prob_micro_batch_size_per_gpu
-        count = ceil(len(rows) / unit) * unit
-        batch = put_rows(_PARTITION, [row.fields() for row in islice(cycle(rows), count)])
+        batch = put_rows(_PARTITION, list(islice(cycle(rows), ceil(len(rows) / unit) * unit)))
         usual = {"calculate_entropy": False, "compute_loss": False, "temperature": sizes.temperature}
         batch.extra_info.update(usual)
         self.actor_rollout_wg.compute_log_prob(batch)
@@ -203,7 +152,7 @@ def _right_by_other_responses(batch: Any) -> float | None:
     return fmean(acc * (1 - gold) for acc, gold in known) if known else None
 
 
-def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow]:
+def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[_Row]:
     """Read the first rows of the files and tokenize them as verl does in a rollout of one turn.
 
     A SettingError names the first row without the wanted response or beyond the budgets of the rollout.
@@ -219,50 +168,59 @@ def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[GoldRow
         )
     template = config.data.get("apply_chat_template_kwargs") or {}
     end = end_of_response(model.tokenizer, model.generation_config, template)
-    rows = []
-    for number, row in enumerate(_first_rows(options.names, options.samples, model.tokenizer, config)):
-        text: Any = row
-        for name in options.response_key.split("."):
-            text = text.get(name) if isinstance(text, Mapping) else None
+    rows: list[_Row] = []
+    for row in _first_rows(options, model.tokenizer, config):
+        text = reduce(_inside, options.response_key.split("."), row)
         if not isinstance(text, str):
             key = f"{GOLD_RESPONSES}.response_key"
-            raise SettingError(
-                key,
-                options.response_key,
-                why=f"row {number} of {GOLD_RESPONSES}.files has {text!r} there",
-                valid="a text in every row",
-                fix=f"{key}=<another key>",
-            )
+            why = f"row {len(rows)} of {GOLD_RESPONSES}.files has {text!r} there"
+            fix = f"{key}=<another key>"
+            raise SettingError(key, options.response_key, why=why, valid="a text in every row", fix=fix)
         prompt = normalize_token_ids(apply_chat_template(model.tokenizer, row["raw_prompt"], **template))
         response = model.tokenizer.encode(text, add_special_tokens=False)
-        rows.append(GoldRow(prompt, [*response, *([] if end is None else [end])]))
+        rows.append(_fields(prompt, [*response, *([] if end is None else [end])]))
     _check_rows(rows, options, config.data)
     return rows
 
 
-def _check_rows(rows: Sequence[GoldRow], options: GoldResponseOptions, data: DictConfig) -> None:
+def _check_rows(rows: Sequence[_Row], options: GoldResponseOptions, data: DictConfig) -> None:
     if not rows:
         key, files = f"{GOLD_RESPONSES}.files", ", ".join(options.names)
         raise SettingError(key, files, why="there is no row to measure", fix=f"{key}=<another file>")
     for name in ("prompt", "response"):
-        lengths = [len(getattr(row, f"{name}_ids")) for row in rows]
-        key, longest = f"data.max_{name}_length", max(lengths)
-        budget = data[f"max_{name}_length"]
-        if longest > budget:
-            number = next(row for row, length in enumerate(lengths) if length > budget)
-            raise SettingError(
-                key,
-                budget,
-                why=f"row {number} of {GOLD_RESPONSES}.files has a {name} of {lengths[number]} tokens",
-                valid=f"at least {longest}",
-                fix=Line(f"{key}={longest}", more=f", or ~{GOLD_RESPONSES}"),
-            )
+        lengths, budget = [len(row[f"{name}s"]) for row in rows], data[f"max_{name}_length"]
+        for number, length in enumerate(lengths):
+            if length > budget:
+                key, longest = f"data.max_{name}_length", max(lengths)
+                why = f"row {number} of {GOLD_RESPONSES}.files has a {name} of {length} tokens"
+                fix = Line(f"{key}={longest}", more=f", or ~{GOLD_RESPONSES}")
+                raise SettingError(key, budget, why=why, valid=f"at least {longest}", fix=fix)
 
 
-def _first_rows(files: Any, count: int | None, tokenizer: Any, config: DictConfig) -> Iterator[Any]:
-    """Yield the first rows of files, None for all, as verl reads its data; none is left out or shuffled."""
+def _first_rows(options: GoldResponseOptions, tokenizer: Any, config: DictConfig) -> Iterator[Any]:
+    """Yield the first rows of the files as verl reads its data; none is left out or shuffled."""
     data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
     data.filter_overlong_prompts = data.shuffle = False
-    dataset = create_rl_dataset(files, data, tokenizer, None, is_train=False, max_samples=count or -1)
-    for number in range(min(len(dataset), count or len(dataset))):
+    most = options.samples
+    dataset = create_rl_dataset(options.names, data, tokenizer, None, is_train=False, max_samples=most or -1)
+    for number in range(min(len(dataset), most or len(dataset))):
         yield dataset[number]
+
+
+def _inside(fields: Any, name: str) -> Any:
+    return fields.get(name) if isinstance(fields, Mapping) else None
+
+
+def _fields(prompt_ids: list[int], response_ids: list[int]) -> _Row:
+    """Return the fields that verl's agent loop stores of a response and the actor reads."""
+    prompts, responses = torch.tensor(prompt_ids), torch.tensor(response_ids)
+    input_ids, mask = torch.cat([prompts, responses]), torch.ones_like(responses)
+    return {
+        "prompts": prompts,
+        "responses": responses,
+        "response_mask": mask,
+        "loss_mask": mask,
+        "input_ids": input_ids,
+        "position_ids": torch.arange(len(input_ids)),
+        "multi_modal_inputs": {},
+    }
