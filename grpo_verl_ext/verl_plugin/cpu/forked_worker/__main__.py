@@ -26,8 +26,8 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from types import SimpleNamespace
+from typing import Any
 
 MODULES = (
     "verl.trainer.main_ppo",
@@ -45,63 +45,35 @@ _RAYLET = "--raylet-name="
 """The argument with the socket of the node's raylet."""
 _PATIENCE = 5.0
 """Seconds to wait for a server that has bound its address to begin to listen."""
-_REQUEST_SECONDS = 10.0
-"""Time limit for a worker that asks; others wait meanwhile."""
 _ANSWER_SECONDS = 600.0
 """Time limit for a server that still imports: as long as Ray waits for a worker (platform/cpu.yaml)."""
 
-
-@dataclass(frozen=True)
-class _Worker:
-    """The worker process that Ray asked for: path of the program and its arguments, and where it runs."""
-
-    arguments: list[str]
-    environment: dict[str, str]
-    folder: str
-
-    @property
-    def address(self) -> str:
-        """Name of the server's abstract socket, after the raylet's; raises OSError where none is named."""
-        found = [word.removeprefix(_RAYLET) for word in self.arguments if word.startswith(_RAYLET)]
-        if not found:
-            raise OSError(errno.EINVAL, f"no {_RAYLET} among the arguments")
-        return f"\0{found[0]}.fork"
-
-    def run(self) -> None:
-        """Turn this process, a fork, into the worker."""
-        import numpy as np
-        import torch
-
-        os.environ.clear()
-        os.environ.update(self.environment)
-        os.chdir(self.folder)
-        sys.argv[:] = self.arguments
-        sys.path[0] = os.path.dirname(self.arguments[0])
-        # Both are set at import, so a fork must set them again; else all forks would draw the same numbers.
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
-        np.random.seed()
-        runpy.run_path(self.arguments[0], run_name="__main__")
+_Worker = dict[str, Any]
+"""The process that Ray asked for: ``arguments``, the program's path first, ``environment`` and ``folder``."""
 
 
 def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
     """Become the server, ask the running one for a fork, or fall back to a normal Python."""
-    worker = _Worker(list(arguments), dict(os.environ), os.getcwd())
+    worker = {"arguments": [*arguments], "environment": dict(os.environ), "folder": os.getcwd()}
+    # Each message is received whole, with the streams that were sent with it.
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        listener = socket.socket(socket.AF_UNIX)
+        raylet = next((word.removeprefix(_RAYLET) for word in arguments if word.startswith(_RAYLET)), None)
+        if raylet is None:
+            raise OSError(errno.EINVAL, f"no {_RAYLET} among the arguments")
         try:
-            listener.bind(worker.address)
+            listener.bind(address := f"\0{raylet}.fork")
         except OSError as error:
-            listener.close()
             if error.errno != errno.EADDRINUSE:
                 raise
-            _ask_for_fork(worker)
+            _ask_for_fork(address, worker)
             return
     except OSError as error:
         print(f"grpo_verl_ext: this worker imports for itself: {error}", file=sys.stderr, flush=True)
         os.execv(sys.executable, [sys.executable, *arguments])
     listener.listen(128)
     import_all(modules)
-    _serve(listener, worker).run()
+    _run(_serve(listener, worker))
 
 
 def import_all(modules: Sequence[str]) -> None:
@@ -128,42 +100,30 @@ def import_all(modules: Sequence[str]) -> None:
     gc.enable()
 
 
-def _ask_for_fork(worker: _Worker) -> None:
+def _ask_for_fork(address: str, worker: _Worker) -> None:
     """Have the server fork the worker, which takes over this process's standard streams; else OSError."""
-    with _connected(worker.address) as connection:
-        if (user := _other_user(connection)) is not None:
-            raise OSError(errno.EPERM, f"the server is of user {user}")
-        message = json.dumps(asdict(worker)).encode() + b"\n"
-        sent = socket.send_fds(connection, [message], _STANDARD_STREAMS)
-        if sent < len(message):  # else the server may have closed, and even an empty send would fail
-            connection.sendall(message[sent:])
+    end = time.monotonic() + _PATIENCE
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_ANSWER_SECONDS)
+        while True:
+            try:
+                connection.connect(address)
+                break
+            except (ConnectionRefusedError, BlockingIOError):  # it does not listen yet, or many are waiting
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+        _refuse_other_user(connection)
+        socket.send_fds(connection, [json.dumps(worker).encode()], _STANDARD_STREAMS)
         if not connection.recv(1):
             raise OSError(errno.ECONNREFUSED, f"{', '.join(READ_BY_IMPORTS)}: not as in the first worker")
 
 
-def _connected(address: str) -> socket.socket:
-    """Connect to the server, waiting for one that has just bound its address."""
-    end = time.monotonic() + _PATIENCE
-    while True:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_ANSWER_SECONDS)
-        try:
-            connection.connect(address)
-        except (ConnectionRefusedError, BlockingIOError):  # it does not listen yet, or many are waiting
-            connection.close()
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
-        else:
-            return connection
-
-
-def _other_user(connection: socket.socket) -> int | None:
-    """Return the number of the user at the other end, or None if that is this process's own."""
+def _refuse_other_user(connection: socket.socket) -> None:
     credentials = struct.Struct("iII")  # process, user, group
     sent = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
-    user: int = credentials.unpack(sent)[1]
-    return None if user == os.geteuid() else user
+    if (user := credentials.unpack(sent)[1]) != os.geteuid():
+        raise OSError(errno.EPERM, f"the process at the other end is of user {user}")
 
 
 def _serve(listener: socket.socket, first: _Worker) -> _Worker:
@@ -203,22 +163,25 @@ def _is_fork() -> bool:
 
 
 def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
-    """Fork for the worker that is asked for; print why if the request is not one that `_ask_for_fork` sends.
+    """Fork for the worker that is asked for; print why if no worker could be made of the request.
 
     Returns the worker in the fork, which has the standard streams of the process that asked; else None.
     """
     streams: list[int] = []
+    connection.settimeout(1)  # others wait meanwhile, and a request is sent at once
     try:
-        if (user := _other_user(connection)) is not None:
-            raise OSError(errno.EPERM, f"a process of user {user} asked for a worker, and is refused")
-        worker = _Worker(**json.loads(_received(connection, streams)))
-        if all(worker.environment.get(name) == first.environment.get(name) for name in READ_BY_IMPORTS):
+        _refuse_other_user(connection)
+        message, streams, _, _ = socket.recv_fds(connection, 2**20, len(_STANDARD_STREAMS))
+        worker: _Worker = json.loads(message)
+        moved = list(zip(streams, _STANDARD_STREAMS, strict=True))
+        own, others = first["environment"], worker["environment"]
+        if all(own.get(name) == others.get(name) for name in READ_BY_IMPORTS):
             connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
             if _is_fork():
-                for stream, number in zip(streams, _STANDARD_STREAMS, strict=True):
+                for stream, number in moved:
                     os.dup2(stream, number)
                 return worker
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         print(f"grpo_verl_ext: no worker for a request: {error}", file=sys.stderr, flush=True)
     finally:
         for stream in streams:
@@ -226,18 +189,20 @@ def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
     return None
 
 
-def _received(connection: socket.socket, streams: list[int]) -> bytes:
-    """Receive what `_ask_for_fork` sends, in time and whole, and add the standard streams to ``streams``."""
-    end = time.monotonic() + _REQUEST_SECONDS
-    connection.settimeout(_REQUEST_SECONDS)
-    message, received_streams, _, _ = socket.recv_fds(connection, 2**16, len(_STANDARD_STREAMS))
-    streams += received_streams
-    while part := b"" if message.endswith(b"\n") else connection.recv(2**16):
-        message += part
-        connection.settimeout(max(end - time.monotonic(), 1e-3))
-    if not message.endswith(b"\n") or len(streams) != len(_STANDARD_STREAMS):
-        raise ValueError(f"{len(message)} bytes and {len(streams)} streams, and then the end")
-    return message
+def _run(worker: _Worker) -> None:
+    """Turn this process, a fork, into the worker."""
+    import numpy as np
+    import torch
+
+    os.environ.clear()
+    os.environ.update(worker["environment"])
+    os.chdir(worker["folder"])
+    sys.argv[:] = worker["arguments"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    # Both are set at import, so a fork must set them again; else all forks would draw the same numbers.
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+    np.random.seed()
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
