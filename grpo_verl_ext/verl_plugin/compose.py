@@ -36,11 +36,8 @@ IN_PACKAGE = "pkg://"
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 _PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
 _NO_GROUP = "Config group override must be a string or a list"
-_parsed: dict[tuple[str, str, str, tuple[int, int] | None], bytes] = {}
-"""Where a file is, and its time and size → what Hydra read, pickled: each composition changes its copy.
-
-A package's file has no time and size, for it stays as it is.
-"""
+_parsed: dict[tuple[str, str], bytes] = {}
+"""Folder in a package and file → what Hydra read, pickled, for each composition changes its copy."""
 
 
 class CompositionError(ValueError):
@@ -67,7 +64,10 @@ def composed(
             except MissingConfigException as error:
                 if error.options is None:  # the main file is missing, not a preset
                     raise CompositionError(_no_such_training(config_path, config_name)) from error
-                problem = _no_such_preset(str(error.missing_cfg_file), error.options)
+                group, _, name = str(error.missing_cfg_file).rpartition("/")
+                near = get_close_matches(name.lower().replace("-", "_"), error.options, n=1)
+                fix = LEFT.get(name) or (Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>")
+                problem = Problem(f"+{group}", name, valid=error.options, fix=fix)
                 raise CompositionError(problem) from error
             if "actor_rollout_ref" not in config:
                 raise CompositionError(_no_such_training(config_path, config_name))
@@ -84,16 +84,12 @@ def composed(
             raise CompositionError(_appended(overrides, present["key"])) from error
         raise CompositionError(Problem("", None, seen=str(error))) from error
     except ValueError as error:
-        if _NO_GROUP in str(error):
-            raise CompositionError(_without_group(overrides)) from error
-        raise
-
-
-def _without_group(overrides: Sequence[str]) -> Problem:
-    word = next(each for each in overrides if re.fullmatch(r"(?i)[+\w/]+(@[\w.]+)?=null", each))
-    seen = f"verl refuses the command line: {word}, but that is a section"
-    fix = Line(without=(key_of(word),), more=f"the same command without {word}")
-    return Problem(key_of(word), None, seen=seen, fix=fix)
+        if _NO_GROUP not in str(error):
+            raise
+        word = next(each for each in overrides if re.fullmatch(r"(?i)[+\w/]+(@[\w.]+)?=null", each))
+        seen = f"verl refuses the command line: {word}, but that is a section"
+        fix = Line(without=(key_of(word),), more=f"the same command without {word}")
+        raise CompositionError(Problem(key_of(word), None, seen=seen, fix=fix)) from error
 
 
 def _appended(overrides: Sequence[str], key: str) -> Problem:
@@ -148,35 +144,27 @@ def _keys(section: Any, prefix: str) -> Iterator[str]:
 def _hydra_at(config_path: str) -> Iterator[None]:
     """Initialize Hydra with the search path that ``main_ppo`` would give it.
 
-    A file is parsed at the first composition only: that takes almost half of a composition's time, and a grid
-    needs one for each run.
+    A package's file is parsed at the first composition only: that takes almost half of a composition's time,
+    and a grid needs one for each run.
     """
+    where = "pkg://verl.trainer.config" if config_path == CONFIG_PATH else config_path
     initialized: AbstractContextManager[None]
-    if config_path.startswith(IN_PACKAGE):
-        module = config_path.removeprefix(IN_PACKAGE).strip("/").replace("/", ".")
+    if where.startswith(IN_PACKAGE):
+        module = where.removeprefix(IN_PACKAGE).strip("/").replace("/", ".")
         initialized = initialize_config_module(module, version_base=None)
     else:
-        initialized = initialize_config_dir(folder_of(config_path), version_base=None)
+        initialized = initialize_config_dir(folder_of(where), version_base=None)
     with initialized:
         for source in GlobalHydra.instance().config_loader().get_sources():
-            if source.scheme() in {"file", "pkg"}:
-                source.load_config = partial(_read_once, source.scheme(), source.path, source.load_config)
+            if source.scheme() == "pkg":
+                source.load_config = partial(_read_once, source.path, source.load_config)
         yield
 
 
-def _read_once(
-    scheme: str, folder: str, read: Callable[[str], ConfigResult], config_path: str
-) -> ConfigResult:
-    """Return what ``read(config_path)`` returned when the file was as it is now."""
-    state = None
-    if scheme == "file":
-        name = config_path if config_path.endswith((".yaml", ".yml")) else f"{config_path}.yaml"
-        found = Path(folder.removeprefix("file://"), name).stat()
-        state = found.st_mtime_ns, found.st_size
-    key = scheme, folder, config_path, state
-    if key not in _parsed:
-        _parsed[key] = pickle.dumps(read(config_path))
-    return pickle.loads(_parsed[key])
+def _read_once(folder: str, read: Callable[[str], ConfigResult], config_path: str) -> ConfigResult:
+    if (folder, config_path) not in _parsed:
+        _parsed[folder, config_path] = pickle.dumps(read(config_path))
+    return pickle.loads(_parsed[folder, config_path])
 
 
 def folder_of(config_path: str) -> str:
@@ -185,13 +173,6 @@ def folder_of(config_path: str) -> str:
     assert main_ppo is not None
     assert main_ppo.origin is not None
     return os.path.normpath(Path(main_ppo.origin).parent / config_path)  # an absolute one stays as it is
-
-
-def _no_such_preset(missing: str, valid: Sequence[str]) -> Problem:
-    group, _, name = missing.rpartition("/")
-    near = get_close_matches(name.lower().replace("-", "_"), valid, n=1)
-    fix = LEFT.get(name) or (Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>")
-    return Problem(f"+{group}", name, valid=valid, fix=fix)
 
 
 def _no_such_training(config_path: str, config_name: str) -> Problem:
