@@ -25,7 +25,7 @@ _Reward = Callable[[str, object, Mapping[str, Any]], float]
 
 _DEFAULT_WEIGHTS: Mapping[str, float] = {"correctness": 1.0, "format": 1.0}
 
-PASSED_BY_VERL = ("reward_router_address", "reward_model_tokenizer")
+_PASSED_BY_VERL = ("reward_router_address", "reward_model_tokenizer")
 """Extra arguments that verl's reward managers pass when there is a reward model, for your own functions."""
 
 
@@ -73,7 +73,7 @@ def compute_score(
         ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
     """
     check_weights(weights)
-    if unknown := sorted(passed_by_verl.keys() - {*PASSED_BY_VERL}):
+    if unknown := sorted(passed_by_verl.keys() - {*_PASSED_BY_VERL}):
         key = f"reward.custom_reward_function.reward_kwargs.{unknown[0]}"
         raise ValueError(f"{key} is not known; valid keys are 'weights' and 'step_rewards', so type ~{key}")
     row = extra_info or {}

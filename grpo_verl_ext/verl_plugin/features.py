@@ -16,8 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue.requires import Condition, If, In, Off, refused
-from grpo_verl_ext.catalogue.verls import KL_IN_REWARD, ON_KL_IN_LOSS, PUNISHES, overlong_punishment
+from grpo_verl_ext.catalogue.requires import Condition, In
 from grpo_verl_ext.config import load_foreign
 from grpo_verl_ext.utils.errors import Problem
 from grpo_verl_ext.utils.keys import written
@@ -28,7 +27,7 @@ Refuse = Callable[[DictConfig], None]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 
-_FOLDERS = ("reference", "measure", "stored", "other_rewards", "rewards")
+_FOLDERS = ("reference", "measure", "stored", "rewards")
 """Folders of features, in the order of their checks; loaded when they are asked for."""
 FAILED: dict[str, str] = {}
 """Features of other packages that could not be loaded → why."""
@@ -96,22 +95,3 @@ def load_named(name: str) -> Any:
 def has_option(name: str) -> Condition:
     """Return whether a training sets an option of ``algorithm.grpo_ext``."""
     return lambda config: written(config.algorithm).get(name) is not None
-
-
-_UNREAD = "the reward of whole responses, which the estimator does not read"
-
-OTHER_REWARDS = (
-    *refused(
-        Off(
-            KL_IN_REWARD,
-            f"is subtracted from {_UNREAD}",
-            when=If("algorithm.kl_ctrl.kl_coef"),
-            line=ON_KL_IN_LOSS,
-        ),
-        Off(PUNISHES, f"is added to {_UNREAD}", when=overlong_punishment),
-    ),
-    Off(
-        "algorithm.filter_groups.enable", "drops prompts by one number, and the estimator learns from others"
-    ),
-)
-"""For an estimator that learns from the rewards of steps, or from several rewards."""

@@ -46,23 +46,15 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
         raise SettingError(key, str(folder), why=why, fix=fix) from error
 
 
-def has_chat_template(folder: Path) -> bool:
-    """Whether a model folder has a chat template, in a file of its own or in its tokenizer's settings."""
-    settings = folder / "tokenizer_config.json"
-    return (folder / "chat_template.jinja").is_file() or (
-        settings.is_file() and b'"chat_template"' in settings.read_bytes()
-    )
-
-
-def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Path | None:
-    """Refuse a local model folder without this head, and return it; None for a name on a hub.
+def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> None:
+    """Refuse a local model folder without this head; nothing is known of a name on a hub.
 
     ``head`` ends the architecture's name, such as ``ForSequenceClassification``; ``what`` is the wanted model
     in words.
     """
     folder = _local_folder(name)
     if folder is None:
-        return None
+        return
     fix = f"{key}=<folder of a {what}>"
     config = read_config(folder, key=key, fix=fix)
     architectures = config.get("architectures") or ["none"]
@@ -76,7 +68,6 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Pa
     found = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
     if found != outputs:
         raise SettingError(key, name, why=f"it has {found} outputs", valid=f"{outputs}", fix=fix)
-    return folder
 
 
 @dataclass(frozen=True)

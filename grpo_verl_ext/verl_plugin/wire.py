@@ -27,7 +27,7 @@ class Field:
     """Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list."""
     STORED_ORIGIN = "stored_response"
     """Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``."""
-    # Of other_rewards/.
+    # Of rewards/.
     STEPS = "steps"
     """Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
     STEP_ERROR = "step_error"

@@ -342,63 +342,6 @@ def test_a_check_can_be_silenced_by_its_name(whole: list[str], preset: str, chan
     assert list(all_findings([*overrides, f"+algorithm.grpo_ext.silence=[{check}]"])) == []
 
 
-SIGNATURES = {
-    "verl's own parameters": ("data_source, solution_str, ground_truth, extra_info=None", "weights"),
-    "one of the two": ("solution_str, *, weights, **kw: int", None),
-    "the other": ("solution_str, ground_truth, weights=None", "step_rewards"),
-    "both": ("solution_str, weights=None, *, step_rewards=()", None),
-}
-
-
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_a_reward_function_takes_what_the_task_gives_it(
-    chain_sum: list[str], tmp_path: Path, name: str
-) -> None:
-    """verl would fail at the first response: the embedded task gives its own function two arguments."""
-    parameters, missing = SIGNATURES[name]
-    (file := tmp_path / "mine.py").write_text(f"import nowhere\n\nasync def score({parameters}): ...\n")
-    reward = "reward.custom_reward_function"
-    line = ["+algo=grpo", CPU, *chain_sum, f"{reward}.path={file}", f"{reward}.name=score"]
-    found = list(all_findings(line))
-    assert [each.check for each in found] == ["reward-arguments"] * (missing is not None)
-    if missing:
-        assert f"score in {file} has no parameter {missing}" in found[0].problem.reason
-        typed = found[0].problem.fix.partition(",")[0].strip("'")
-        assert list(all_findings([*line, typed])) == []
-
-
-@pytest.mark.parametrize(
-    ("later", "is_checked"),
-    [("score = retry(score)", False), ("from there import *", False), ("other = 1", True)],
-)
-def test_a_reward_function_whose_name_is_bound_again_may_be_anything(
-    chain_sum: list[str], tmp_path: Path, later: str, is_checked: bool
-) -> None:
-    """The first has not the parameters that the task gives it."""
-    (file := tmp_path / "mine.py").write_text(f"def score(solution_str): ...\n\n{later}\n")
-    reward = "reward.custom_reward_function"
-    line = ["+algo=grpo", CPU, *chain_sum, f"{reward}.path={file}", f"{reward}.name=score"]
-    assert [each.check for each in all_findings(line)] == ["reward-arguments"] * is_checked
-
-
-@pytest.mark.parametrize("manager", ["naive", "dapo", "remote"])
-def test_a_reward_function_takes_what_verl_gives_it_for_its_server(
-    whole: list[str], tmp_path: Path, manager: str
-) -> None:
-    file, reward = tmp_path / "mine.py", "reward.custom_reward_function"
-    line = overrides_of(
-        whole, "grpo", *SERVER, f"{reward}.path={file}", f"reward.reward_manager.name={manager}"
-    )
-    line += ["reward.reward_model.enable_resource_pool=true", "reward.reward_model.nnodes=1"]
-    file.write_text("def compute_score(solution_str): ...\n")
-    found = list(all_findings(line))
-    assert [each.check for each in found] == ["reward-arguments"] * (manager != "remote")
-    if found:
-        assert "has no parameter reward_router_address, which verl gives it" in found[0].problem.reason
-    file.write_text("def compute_score(solution_str, **_): ...\n")
-    assert list(all_findings(line)) == []
-
-
 def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:
     """As verl's own ``migrate_legacy_reward_impl`` has it, which main_ppo does not call."""
     old = ["reward_model.reward_manager=dapo", "reward_model.num_workers=3", "reward_model.model.path=/m"]

@@ -1,1 +1,1 @@
-"""The package's reward manager, its servers and their checks."""
+"""Rewards: the manager with a learned one, rewards of steps, several rewards of a response; their checks."""

@@ -1,15 +1,17 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Off, Trainer, refused
 from grpo_verl_ext.catalogue.verls import (
+    KL_IN_REWARD,
+    ON_KL_IN_LOSS,
     OVERLONG_MANAGER,
+    PUNISHES,
     advise_punishment,
     asks_model_alone,
     overlong_punishment,
@@ -17,14 +19,30 @@ from grpo_verl_ext.catalogue.verls import (
 from grpo_verl_ext.rewards import functions, weighted_sum
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import MODEL, REWARD_MANAGER, ROLLOUT, SECTION, moved_key, setting, written
-from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.utils.keys import (
+    AGENT_LOOP,
+    MODEL,
+    REWARD_MANAGER,
+    ROLLOUT,
+    SECTION,
+    moved_key,
+    setting,
+    written,
+)
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.features import Feature
-from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template, model_shape
+from grpo_verl_ext.verl_plugin.model_files import check_head, model_shape
+from grpo_verl_ext.verl_plugin.rollout.checks import check_loops_of_data
 
 _MANAGER, _SERVED = "reward.reward_manager.name", "reward.reward_model.enable"
-_ARGUMENTS = "reward.custom_reward_function.reward_kwargs"
+_FUNCTION = "reward.custom_reward_function"
+_ARGUMENTS = f"{_FUNCTION}.reward_kwargs"
 _FILTER, _METRIC = "algorithm.filter_groups.enable", "algorithm.filter_groups.metric"
+_GIVEN = f"{_ARGUMENTS}.step_rewards"
+_KEYS = "algorithm.gdpo_reward_keys"
+_FEWEST = 2
+_REPORTED_BY_VERLS = ("score", "acc")
+"""Numbers that a reward function of verl 0.9's reports, for one data source or another."""
 _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
 """Metrics of dynamic sampling that are the shaped reward, not the correctness of the answer."""
 
@@ -40,44 +58,11 @@ def _check_rewards(config: DictConfig) -> None:
     if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
         try:
             weighted_sum.check_weights(weights)
-            for name in filter(functions.is_here, weighted_sum.functions_in(weights)):
+            for name in weighted_sum.functions_in(weights):
                 functions.load_function(name)
         except ValueError as error:
-            if not isinstance(error.__cause__, ImportError):
+            if not isinstance(error.__cause__, ImportError | FileNotFoundError):
                 raise SettingError(f"{_ARGUMENTS}.weights", weights, seen=str(error)) from error
-
-
-def _check_reward_arguments(config: DictConfig) -> None:
-    """Refuse a function that cannot take what ``reward_kwargs``, perhaps a task's, or verl's server gives it.
-
-    verl would call it, and fail, when the first responses are there. The file is read and not run, and
-    nothing is said of a function whose name the file mentions again, or may import.
-    """
-    reward = config.reward.custom_reward_function
-    file, name = Path(str(reward.path or "").removeprefix("file://")).expanduser(), str(reward.name)
-    try:
-        read = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
-    said = [getattr(node, each, None) for node in ast.walk(read) for each in ("name", "asname", "id")]
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [each for each in read.body if isinstance(each, kinds) and each.name == name]
-    is_sure = len(found) == 1 and said.count(name) == 1 and "*" not in said
-    if not is_sure or found[0].args.kwarg is not None or found[0].decorator_list:
-        return
-    taken = {each.arg for each in (*found[0].args.args, *found[0].args.kwonlyargs)}
-    given = list(setting(config, _ARGUMENTS, {}))
-    if unknown := [each for each in given if each not in taken]:
-        why = f"{name} in {file} has no parameter {unknown[0]}"
-        fix = Line(f"~{_ARGUMENTS}", more=f", or let the parameters of {name} end with **_")
-        raise SettingError(_ARGUMENTS, given, why=why, fix=fix)
-    is_called = setting(config, _MANAGER) in ("naive", OVERLONG_MANAGER, REWARD_MANAGER)
-    by_verl = weighted_sum.PASSED_BY_VERL if is_called and config.reward.reward_model.enable else ()
-    if unknown := [each for each in by_verl if each not in taken]:
-        key, valid = "reward.custom_reward_function.path", "a function that takes it"
-        why = f"its {name} has no parameter {unknown[0]}, which verl gives it with {_SERVED}=true"
-        other = f"**_ as the last of the parameters of {name}"
-        raise SettingError(key, str(file), why=why, valid=valid, fix=other)
 
 
 def _check_reward_model(config: DictConfig) -> None:
@@ -98,17 +83,13 @@ def _check_reward_model(config: DictConfig) -> None:
         why += f"calls {_MANAGER}={manager}"
         raise SettingError(_SERVED, True, why=why, valid="false", fix=Line(f"{_SERVED}=false"))
     of_steps = catalogue.learns_from_steps(config)
-    folder = check_head(
+    check_head(
         options.path,
         key=path,
         head="ForTokenClassification" if of_steps else "ForSequenceClassification",
         outputs=2 if of_steps else 1,
         what="token classifier with two outputs" if of_steps else "sequence classifier with one output",
     )
-    if folder is not None and options.chat_template and not has_chat_template(folder):
-        off = f"{SECTION}.reward_model.chat_template"
-        why = f"{off} is true, and its tokenizer has no chat template"
-        raise SettingError(path, options.path, why=why, fix=Line(f"{off}=false"))
 
 
 def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
@@ -167,31 +148,135 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
 
 def _advise_context(config: DictConfig) -> Iterator[Problem]:
     """Warn of a context in which a response is cut before its budget, by which a truncated one is known."""
-    key, data = f"{ROLLOUT}.max_model_len", config.data
-    given, longest = setting(config, key), data.max_prompt_length + data.max_response_length
-    shape = model_shape(setting(config, MODEL)) if given is None else None
-    context = given if shape is None else shape.positions
-    if context is None or context >= longest:
-        return
-    why = (
-        "a response to a long prompt is cut off before it has data.max_response_length tokens, by which "
-        "punishment and masking know a truncated one"
-    )
-    if given is not None:
-        at_least = f"at least {longest}, the longest prompt and response"
-        yield Problem(key, given, Line(f"{key}={longest}"), why, at_least)
-        return
-    key, room = "data.max_response_length", context - data.max_prompt_length
-    valid = f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}"
-    fix = Line(f"{key}={room}" if room > 0 else f"{MODEL}=<another>")
-    why = f"the model has a context of {context} tokens: {why}"
-    yield Problem(key, data.max_response_length, fix, why, valid)
+    shape, data = model_shape(setting(config, MODEL)), config.data
+    context = setting(config, f"{ROLLOUT}.max_model_len", shape and shape.positions)
+    if context is not None and context < data.max_prompt_length + data.max_response_length:
+        key, room = "data.max_response_length", context - data.max_prompt_length
+        why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
+        why += "prompt is cut off before its budget, by which punishment and masking know a truncated one"
+        valid = f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}"
+        fix = Line(f"{key}={room}") if room > 0 else f"{MODEL}=<another>"
+        yield Problem(key, data.max_response_length, fix, why, valid)
 
 
+def _check_steps(config: DictConfig) -> None:
+    """Refuse ``grpo_process`` with data that ask for a loop without steps, or a function that reports none.
+
+    What a function reports is known where this package's loops and a manager that keeps it are configured.
+    """
+    if not catalogue.learns_from_steps(config):
+        return
+    needs = "algorithm.adv_estimator=grpo_process needs"
+    check_loops_of_data(config, AGENT_LOOPS, f"{needs} one that keeps step rewards", "+algo=grpo")
+    path, has_steps = config.reward.custom_reward_function.path, setting(config, _GIVEN)
+    is_kept = setting(config, _MANAGER) in ("naive", REWARD_MANAGER)
+    if not is_kept or setting(config, AGENT_LOOP) not in AGENT_LOOPS.values():
+        return
+    why = f"{needs} the step_rewards of a reward function"
+    if path is None:
+        key = f"{_FUNCTION}.path"
+        raise SettingError(key, None, why=why, valid="a file or module with yours", fix=f"{key}=<file>")
+    if path == f"pkg://{weighted_sum.__name__}" and not has_steps:
+        raise SettingError(_GIVEN, has_steps, why=why, valid="true", fix=Line(f"++{_GIVEN}=true"))
+
+
+def _check_several(config: DictConfig) -> None:
+    """Refuse GDPO with fewer than two rewards, or with one that the function which is asked does not report.
+
+    That is known of this package's function and of verl's; verl's reward model alone reports nothing.
+    """
+    if not catalogue.learns_from_several_rewards(config):
+        return
+    given, function = setting(config, _KEYS, []), config.reward.custom_reward_function
+    names = [given] if isinstance(given, str) else list(given)
+    if len(set(names)) < _FEWEST or len(set(names)) < len(names):
+        raise SettingError(
+            _KEYS,
+            names,
+            why="GDPO normalises each of several rewards on its own (arXiv 2601.05242)",
+            valid="two or more different names that the reward function returns beside its score",
+            fix=Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo"),
+        )
+    reported: Sequence[str] | None = None
+    if asks_model_alone(config):
+        reported = ()
+    elif setting(config, _MANAGER) == "naive":
+        verls = function.path is None
+        reported = _REPORTED_BY_VERLS if verls else weighted_sum.reported_names(function)
+    if reported is not None and (missing := [name for name in names if name not in reported]):
+        kept = [name for name in names if name in reported]
+        typed = [*kept, *(name for name in reported if name not in kept)][: len(names)]
+        line = Line(f"{_KEYS}=[{','.join(typed)}]")
+        raise SettingError(
+            _KEYS,
+            names,
+            why=f"with these keys of {_FUNCTION} nothing reports {' or '.join(missing)}",
+            valid=reported or "names that a reward function of yours returns",
+            fix=Line(f"{_FUNCTION}.path=<file>") if function.path is None else line,
+        )
+
+
+_UNREAD = "the reward of whole responses, which the estimator does not read"
+
+_OTHER_REWARDS = (
+    *refused(
+        Off(
+            KL_IN_REWARD,
+            f"is subtracted from {_UNREAD}",
+            when=If("algorithm.kl_ctrl.kl_coef"),
+            line=ON_KL_IN_LOSS,
+        ),
+        Off(PUNISHES, f"is added to {_UNREAD}", when=overlong_punishment),
+    ),
+    Off(
+        "algorithm.filter_groups.enable", "drops prompts by one number, and the estimator learns from others"
+    ),
+)
+"""For an estimator that learns from the rewards of steps, or from several rewards."""
+
+_STEP_REWARDS = Feature(
+    name="steps",
+    used=catalogue.learns_from_steps,
+    requires=(
+        *refused(
+            Trainer(OUR_MODES, "does not show the estimator the steps"),
+            *(
+                NoneWith(AGENT_LOOP, verls, "drops step rewards", line=Line(f"{AGENT_LOOP}={ours}"))
+                for verls, ours in AGENT_LOOPS.items()
+            ),
+        ),
+        *_OTHER_REWARDS,
+    ),
+    checks={"reported-steps": _check_steps},
+    trainer=".rewards.trainer:OtherRewardsMixin",
+    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), ".rollout.agent_loops"),
+)
+_SEVERAL_REWARDS = Feature(
+    name="several-rewards",
+    used=catalogue.learns_from_several_rewards,
+    requires=(
+        *refused(
+            Trainer(OUR_MODES, "shows the estimator the sum of the rewards alone"),
+            In(
+                f"{SECTION}.scale_rewards",
+                ("group", None),
+                "is not a reward's standard deviation in the group, by which GDPO divides (arXiv 2601.05242)",
+            ),
+            In(
+                _MANAGER,
+                ("naive",),
+                "adds the model's score to the reward of whole responses, which the estimator does not read",
+                when=If(_MANAGER, (REWARD_MANAGER,)),
+                line=Line(f"{_MANAGER}=naive", without=(f"{SECTION}.reward_model",)),
+            ),
+        ),
+        *_OTHER_REWARDS,
+    ),
+    checks={"reported-rewards": _check_several},
+)
 _REWARD_MODELS = Feature(
     checks={
         "reward-weights": _check_rewards,
-        "reward-arguments": _check_reward_arguments,
         "reward-model": _check_reward_model,
         "dynamic-sampling": _check_dynamic_sampling,
     },

@@ -38,9 +38,9 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
         super().__init__(config, tokenizer, *args, **kwargs)
         self._options = Options.from_config(config.algorithm).reward_model or RewardModelOptions()
         self._of_steps = catalogue.learns_from_steps(config)
-        self._model = LearnedReward.load(
-            str(self._options.path), of_steps=self._of_steps, dtype=self._options.dtype
-        )
+        path, dtype = str(self._options.path), self._options.dtype
+        self._model = LearnedReward.load(path, of_steps=self._of_steps, dtype=dtype)
+        self._decode = partial(tokenizer.decode, skip_special_tokens=True)
         self._one_at_a_time = ThreadPoolExecutor(1)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -60,8 +60,7 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
         return result
 
     def _with_score(self, data: DataProto, result: dict[str, Any]) -> dict[str, Any]:
-        options, decode = self._options, partial(self.tokenizer.decode, skip_special_tokens=True)
-        prompt, response = map(decode, _ids(data))
+        options, (prompt, response) = self._options, map(self._decode, _ids(data))
         if options.chat_template:
             by_model = self._model.score_of_chat(data[0].non_tensor_batch["raw_prompt"], response)
         else:
@@ -76,17 +75,16 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
 
     def _with_steps(self, data: DataProto, result: dict[str, Any]) -> dict[str, Any]:
         """Return the result with mixed step rewards; the trainer raises where there are no fitting steps."""
-        options, decode = self._options, partial(self.tokenizer.decode, skip_special_tokens=True)
-        (prompt, ids), report = _ids(data), result["reward_extra_info"]
+        options, (prompt, ids), report = self._options, _ids(data), result["reward_extra_info"]
         if not options.rule_weight:  # the function may return ends alone
             ends = report.get(CHARACTER_ENDS, report.get(TOKEN_ENDS, ()))
             report = {REWARDS: [0.0] * len(ends)} | report
         try:
-            ends = step_end_characters(report, ids, decode)
+            ends = step_end_characters(report, ids, self._decode)
         except StepRewardError:
             return result | {"reward_extra_info": report}
         by_rule = list(map(float, report[REWARDS]))
-        by_model = self._model.scores_of_steps(decode(prompt), decode(ids), ends)
+        by_model = self._model.scores_of_steps(self._decode(prompt), self._decode(ids), ends)
         both = zip(by_rule, by_model, strict=True)
         parts = {
             REWARDS: [options.rule_weight * rule + options.weight * right for rule, right in both],
@@ -97,7 +95,7 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
 
 
 def _ids(data: DataProto) -> Iterator[list[int]]:
-    """Return the tokens of prompt and response: as many as the agent loop says, the others are padding."""
+    """Yield the tokens of prompt and response: as many as the agent loop says, the others are padding."""
     row = data[0]
-    for field, length in (("prompts", "prompt_len"), ("responses", "response_len")):
-        yield row.batch[field][: int(row.non_tensor_batch[length])].tolist()
+    for field in ("prompt", "response"):
+        yield row.batch[f"{field}s"][: int(row.non_tensor_batch[f"{field}_len"])].tolist()

@@ -21,8 +21,8 @@ from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.other_rewards import trainer
-from grpo_verl_ext.verl_plugin.other_rewards.trainer import OtherRewardsMixin, collected_rewards
+from grpo_verl_ext.verl_plugin.rewards import trainer
+from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_rewards
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS
 
 gdpo = ESTIMATOR_FUNCTIONS["gdpo_outcome"]

@@ -82,18 +82,15 @@ def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
 
 
 def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
-    remedy = "correct the reward function (reward.custom_reward_function.path)"
+    response = f"response {key} ({{prompt}}_{{session}}_{{index}})"
+    remedy = "Please correct the reward function (reward.custom_reward_function.path)"
     if Field.STEP_ERROR in extra:
-        raise ValueError(
-            f"the steps of response {key} ({{prompt}}_{{session}}_{{index}}) do not fit it: "
-            f"{extra[Field.STEP_ERROR]}. Please {remedy}"
-        )
+        raise ValueError(f"the steps of {response} do not fit it: {extra[Field.STEP_ERROR]}. {remedy}")
     if Field.STEPS not in extra:
         raise ValueError(
-            f"response {key} ({{prompt}}_{{session}}_{{index}}) has no step rewards; valid is a reward "
-            f"function that returns step_rewards with step_ends or step_end_tokens, and an agent loop that "
-            f"keeps them, named by {AGENT_LOOP} or the data's agent_name, such as "
-            f"{AGENT_LOOPS['single_turn_agent']}. Please {remedy}"
+            f"{response} has no step rewards; valid is a reward function that returns step_rewards with "
+            f"step_ends or step_end_tokens, and an agent loop that keeps them, named by {AGENT_LOOP} or the "
+            f"data's agent_name, such as {AGENT_LOOPS['single_turn_agent']}. {remedy}"
         )
 
 

@@ -26,8 +26,8 @@ from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
-from grpo_verl_ext.verl_plugin.other_rewards import trainer
-from grpo_verl_ext.verl_plugin.other_rewards.trainer import collected_steps
+from grpo_verl_ext.verl_plugin.rewards import trainer
+from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import StepRewardOutput
 from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
