@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from grpo_verl_ext.catalogue import ESTIMATORS, Estimator
+from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.catalogue.gvpo import ANCHORS
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -169,13 +169,9 @@ class Options(Section):
         """Read and check the section in verl's ``algorithm``; None gives all defaults."""
         options = read_section(options_model(), written(algorithm), SECTION)
         if options.gold_responses is not None and options.gold_responses.files is None:
-            raise SettingError(
-                f"{GOLD_RESPONSES}.files",
-                None,
-                why=f"{GOLD_RESPONSES} needs the responses to measure",
-                valid="a data file, or a list of them",
-                fix=Line(f"+{GOLD_RESPONSES}.files=${{data.val_files}}"),
-            )
+            key, why = f"{GOLD_RESPONSES}.files", f"{GOLD_RESPONSES} needs the responses to measure"
+            fix, valid = Line(f"+{key}=${{data.val_files}}"), "a data file, or a list of them"
+            raise SettingError(key, None, why=why, valid=valid, fix=fix)
         return options
 
     @classmethod
@@ -183,20 +179,33 @@ class Options(Section):
         """Read the section for an estimator, by default ``adv_estimator``, with its ``scale_rewards``."""
         section = algorithm or {}
         name, options = estimator or section.get("adv_estimator"), cls.from_config(algorithm)
-        record = ESTIMATORS.get(str(name))
-        if options.scale_rewards is None:
+        record, scale = ESTIMATORS.get(str(name)), options.scale_rewards
+        if scale is None:
             scale = "none" if record is not None and record.baseline is not None else "group"
             options = options.model_copy(update={"scale_rewards": scale})
         if options.mask_truncated_completions and options.max_response_length is None:
             key = f"{SECTION}.max_response_length"
-            raise SettingError(
-                key,
-                None,
-                why=f"{SECTION}.mask_truncated_completions needs the response budget",
-                valid="an integer ≥ 1",
-                fix=Line(f"+{key}=${{data.max_response_length}}"),
-            )
-        _check_estimator(options, name, record, section.get("norm_adv_by_std_in_grpo", True))
+            why = f"{SECTION}.mask_truncated_completions needs the response budget"
+            fix = Line(f"+{key}=${{data.max_response_length}}")
+            raise SettingError(key, None, why=why, valid="an integer ≥ 1", fix=fix)
+        said = f"algorithm.adv_estimator={name}"
+        if record is not None and record.baseline is not None and scale != "none":
+            key, why = f"{SECTION}.scale_rewards", f"{said} divides by no standard deviation"
+            scaled = ", or for the scaled estimator: algorithm.adv_estimator=grpo_outcome"
+            raise SettingError(key, scale, why=why, valid="none", fix=Line(f"{key}=none", more=scaled))
+        if record is not None and record.sums_to_zero and options.mask_truncated_completions:
+            key = f"{SECTION}.mask_truncated_completions"
+            why = f"with {said} a response that left the loss would unbalance its group, whose weights "
+            why += "must sum to zero"
+            shaped = ", and shape the reward instead: reward.reward_manager.name=dapo"
+            raise SettingError(key, True, why=why, valid="false", fix=Line(f"{key}=false", more=shaped))
+        # verl's default is true, so only false is a choice of the user.
+        if not section.get("norm_adv_by_std_in_grpo", True) and scale != "none":
+            key = "algorithm.norm_adv_by_std_in_grpo"
+            why = f"{name} divides by the standard deviation of the {scale} ({SECTION}.scale_rewards)"
+            always_divides = record is not None and record.several_rewards
+            centred = "" if always_divides else f", or +{SECTION}.scale_rewards=none"
+            raise SettingError(key, False, why=why, valid="true", fix=Line(f"{key}=true", more=centred))
         return options
 
     @property
@@ -219,41 +228,3 @@ def options_model() -> type[Options]:
     anchors: Any = Literal[(_ANCHORS + tuple(name for each in features for name in each.anchors))]
     anchor = (anchors, Options.model_fields["gvpo_anchor"])
     return create_model("Options", __base__=Options, gvpo_anchor=anchor, **sections)
-
-
-def _check_estimator(
-    options: Options, name: str | None, record: Estimator | None, norm_adv_by_std_in_grpo: bool
-) -> None:
-    scale, said = options.scale_rewards, f"algorithm.adv_estimator={name}"
-    if record is not None and record.baseline is not None and scale != "none":
-        key = f"{SECTION}.scale_rewards"
-        raise SettingError(
-            key,
-            scale,
-            why=f"{said} divides by no standard deviation",
-            valid="none",
-            fix=Line(
-                f"{key}=none", more=", or for the scaled estimator: algorithm.adv_estimator=grpo_outcome"
-            ),
-        )
-    if record is not None and record.sums_to_zero and options.mask_truncated_completions:
-        key = f"{SECTION}.mask_truncated_completions"
-        raise SettingError(
-            key,
-            True,
-            why=f"with {said} a response that left the loss would unbalance its group, whose weights must "
-            "sum to zero",
-            valid="false",
-            fix=Line(f"{key}=false", more=", and shape the reward instead: reward.reward_manager.name=dapo"),
-        )
-    # verl's default is true, so only false is a choice of the user.
-    if not norm_adv_by_std_in_grpo and scale != "none":
-        key = "algorithm.norm_adv_by_std_in_grpo"
-        always_divides = record is not None and record.several_rewards
-        raise SettingError(
-            key,
-            False,
-            why=f"{name} divides by the standard deviation of the {scale} ({SECTION}.scale_rewards)",
-            valid="true",
-            fix=Line(f"{key}=true", more="" if always_divides else f", or +{SECTION}.scale_rewards=none"),
-        )
