@@ -71,7 +71,7 @@ class TestAsked:
         names = ",".join(patches.PATCHES)
         found = seen(PROCESSES["actor"], GRPO_VERL_EXT_PATCHES=names)["attributes"]
         assert "watchdog.py" in found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
-        assert "patches.transfer_queue" in found["transfer_queue.interface.TransferQueueController"]
+        assert found["transfer_queue.interface.TransferQueueController"] == "types.SimpleNamespace"
         server = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer.run_server"
         assert "watchdog.py" in found[server]
 

@@ -28,14 +28,7 @@ def patch_process_group(distributed: Any) -> None:
     verl's workers call it without a backend, so no setting could change it.
     """
     original = distributed.initialize_global_process_group_ray
-
-    @functools.wraps(original)
-    def initialize_global_process_group_ray(
-        timeout_second: int | None = None, backend: str | None = None
-    ) -> None:
-        original(timeout_second, backend or "gloo")
-
-    distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+    distributed.initialize_global_process_group_ray = functools.partial(original, backend="gloo")
 
 
 def patch_value_model(model_module: Any) -> None:

@@ -4,7 +4,6 @@ import resource
 import sys
 import types
 from contextlib import nullcontext
-from typing import Any
 
 import psutil
 import torch
@@ -31,15 +30,9 @@ def _free_and_total(*_: object, **__: object) -> tuple[int, int]:
     return int(memory.available), int(memory.total)
 
 
-class _CpuDeviceModule(types.ModuleType):
-    """The calls that verl makes on an accelerator's torch module; all others come from ``torch.cpu``."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch.cpu, name)
-
-
-DEVICE_MODULE = _CpuDeviceModule(f"{__name__}.DEVICE_MODULE", __doc__)
+DEVICE_MODULE = types.ModuleType(f"{__name__}.DEVICE_MODULE", "``torch.cpu``, and verl's other calls.")
 vars(DEVICE_MODULE).update(
+    vars(torch.cpu),
     get_device_name=lambda *_, **__: "cpu",
     manual_seed=torch.manual_seed,
     manual_seed_all=torch.manual_seed,

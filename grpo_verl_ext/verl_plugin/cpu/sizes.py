@@ -27,7 +27,7 @@ _MICRO_BATCH_BYTES = 2 * _GIBI
 """Bytes per rank for the logits and activations of a micro-batch."""
 _LOGITS_COPIES = 9
 """Copies of the logits at the peak of an update that reports the entropy; measured: 8.0, padding included."""
-_WIDTHS_SAVED, _FEED_FORWARDS_SAVED = 16, 4
+WIDTHS_SAVED, FEED_FORWARDS_SAVED = 16, 4
 """A layer saves these multiples of the width and feed-forward size per token; measured: 0.77 of the sum."""
 
 
@@ -73,6 +73,6 @@ def micro_batch_tokens(path: object, prompt: object, response: object) -> int:
     shape = model_shape(path)
     if shape is None or not (is_count(prompt) and is_count(response)):
         return _TOKENS_AT_MOST
-    saved = _WIDTHS_SAVED * shape.width + _FEED_FORWARDS_SAVED * shape.feed_forward
+    saved = WIDTHS_SAVED * shape.width + FEED_FORWARDS_SAVED * shape.feed_forward
     numbers_of_token = _LOGITS_COPIES * shape.vocabulary + shape.layers * saved
     return max(prompt + response, min(_TOKENS_AT_MOST, _MICRO_BATCH_BYTES // (_FP32 * numbers_of_token)))

@@ -8,35 +8,23 @@ to end would stop the queue. No setting changes this. The patch is applied in tr
 
 from __future__ import annotations
 
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
 def patch_interface(interface: Any) -> None:
     """Make the module look up and create its controller in a namespace of this job."""
-    interface.ray = _Ray(interface.ray)
-    interface.TransferQueueController = _Controller(interface.TransferQueueController)
+    ray, controller = interface.ray, interface.TransferQueueController
 
+    def of_job(namespace: str) -> str:
+        return f"{namespace}-{ray.get_runtime_context().get_job_id()}"
 
-class _Ray:
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def get_actor(name: str, namespace: str) -> Any:
+        return ray.get_actor(name, of_job(namespace))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ray, name)
+    def options(*, namespace: str, **others: Any) -> Any:
+        return controller.options(namespace=of_job(namespace), **others)
 
-    def get_actor(self, name: str, namespace: str) -> Any:
-        return self._ray.get_actor(name, _namespace_of_job(namespace))
-
-
-class _Controller:
-    def __init__(self, controller: Any) -> None:
-        self._controller = controller
-
-    def options(self, *, namespace: str, **options: Any) -> Any:
-        return self._controller.options(namespace=_namespace_of_job(namespace), **options)
-
-
-def _namespace_of_job(namespace: str) -> str:
-    import ray
-
-    return f"{namespace}-{ray.get_runtime_context().get_job_id()}"
+    interface.ray = ModuleType(ray.__name__, __doc__)
+    vars(interface.ray).update(vars(ray), get_actor=get_actor)
+    interface.TransferQueueController = SimpleNamespace(options=options)
