@@ -76,10 +76,7 @@ def load_function(name: str) -> Callable[..., object]:
 def call_function(name: str, **row: object) -> dict[str, float]:
     """Call the function with verl's arguments, and return its numbers: ``score`` in reward units, and others.
 
-    ``acc`` among them is whether the response is right, 0 … 1.
-
-    Raises:
-        RewardFunctionError: it returned something other than a number or a dictionary with one.
+    ``acc`` among them is whether the response is right, 0 … 1. All else is a RewardFunctionError.
     """
     returned = load_function(name)(**row)
     report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}

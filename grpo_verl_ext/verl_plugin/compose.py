@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
+from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.utils.left import LEFT
@@ -81,7 +82,10 @@ def composed(
             config = composed(known, config_path=config_path, config_name=config_name)
             raise CompositionError(_no_such_key(config, unknown["key"], typed)) from error
         if present := _PRESENT_KEY.search(str(error)):
-            raise CompositionError(_appended(overrides, present["key"])) from error
+            key, (_, value) = present["key"], _split(overrides, f"+{present['key']}")
+            seen = f"verl refuses the command line: +{key}={value}, but verl or a preset has this key already"
+            problem = Problem(key, value, seen=seen, fix=Line(f"{key}={value}", without=(key,)))
+            raise CompositionError(problem) from error
         raise CompositionError(Problem("", None, seen=str(error))) from error
     except ValueError as error:
         if _NO_GROUP not in str(error):
@@ -90,12 +94,6 @@ def composed(
         seen = f"verl refuses the command line: {word}, but that is a section"
         fix = Line(without=(key_of(word),), more=f"the same command without {word}")
         raise CompositionError(Problem(key_of(word), None, seen=seen, fix=fix)) from error
-
-
-def _appended(overrides: Sequence[str], key: str) -> Problem:
-    _, value = _split(overrides, f"+{key}")
-    seen = f"verl refuses the command line: +{key}={value}, but verl or a preset has this key already"
-    return Problem(key, value, seen=seen, fix=Line(f"{key}={value}", without=(key,)))
 
 
 def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
@@ -121,7 +119,8 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
     That is a key of the same name in a section below, or one of a similar name in the same section.
     """
     section, _, name = key.rpartition(".")
-    keys = [*_keys(OmegaConf.to_container(config, resolve=False), "")]
+    content: Any = OmegaConf.to_container(config, resolve=False)
+    keys = [each for each, _ in leaves(content)]
     below = [each for each in keys if each.startswith(f"{section}.") and each.endswith(f".{name}")]
     beside = [
         each
@@ -131,13 +130,6 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
     names = get_close_matches(name, [each.rpartition(".")[2] for each in beside], n=1, cutoff=0.75)
     near = [each for each in below if each != key] or [f"{section}.{each}" for each in names]
     return f"{'' if near[0] in keys else '++'}{near[0]}={value}" if near else ""
-
-
-def _keys(section: Any, prefix: str) -> Iterator[str]:
-    for name, value in section.items():
-        yield f"{prefix}{name}"
-        if isinstance(value, dict):
-            yield from _keys(value, f"{prefix}{name}.")
 
 
 @contextmanager

@@ -142,15 +142,10 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
     for key, value in told.items():
         if value is not None and value != budget:
             yield Problem(key, value, Line(f"{key}=${{data.max_response_length}}"), f"{why}for truncated")
-    if len(told) > 1:
-        yield from _advise_context(config)
-
-
-def _advise_context(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a context in which a response is cut before its budget, by which a truncated one is known."""
+    # a response that the context cuts off before its budget is not known to be truncated
     shape, data = model_shape(setting(config, MODEL)), config.data
     context = setting(config, f"{ROLLOUT}.max_model_len", shape and shape.positions)
-    if context is not None and context < data.max_prompt_length + data.max_response_length:
+    if len(told) > 1 and context is not None and context < data.max_prompt_length + data.max_response_length:
         key, room = "data.max_response_length", context - data.max_prompt_length
         why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
         why += "prompt is cut off before its budget, by which punishment and masking know a truncated one"
