@@ -7,8 +7,7 @@ import json
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,8 +24,13 @@ if TYPE_CHECKING:
     from grpo_verl_ext.ablation.checks import Plugin
 
 
-class _Group(TyperGroup):
+class _Commands(TyperGroup):
     """Prints an error as one message, and says of a command that has left where it went."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        gc.set_threshold(100_000)  # importing verl and composing make many objects, and hardly one in vain
+        print_any_character()
+        return super().main(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in LEFT and args[0] not in self.commands:
@@ -34,22 +38,13 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        if ctx.parent is None:
+            with interruptible():
+                return super().invoke(ctx)
         name = str(ctx.info_name)
         extra = {"ablate": "ablation"}.get(name, name)
         with one_message(name, extra=extra, elsewhere="folder=<another>"):
             return super().invoke(ctx)
-
-
-class _Commands(_Group):
-    """Answers Ctrl-C with how to resume, and prints on any terminal."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        print_any_character()
-        return super().main(*args, **kwargs)
-
-    def invoke(self, ctx: Any) -> Any:
-        with interruptible():
-            return TyperGroup.invoke(self, ctx)
 
 
 app = typer.Typer(
@@ -61,9 +56,9 @@ app = typer.Typer(
 )
 _ablate = typer.Typer(help="Compare variants: train each with every seed, and report the differences.")
 _iterate = typer.Typer(help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.")
-app.add_typer(_ablate, name="ablate", cls=_Group, no_args_is_help=True)
-app.add_typer(_iterate, name="iterate", cls=_Group, no_args_is_help=True)
-app.add_typer(prepare, name="prepare", cls=_Group)
+app.add_typer(_ablate, name="ablate", cls=_Commands, no_args_is_help=True)
+app.add_typer(_iterate, name="iterate", cls=_Commands, no_args_is_help=True)
+app.add_typer(prepare, name="prepare", cls=_Commands)
 
 _Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
 _Training = Annotated[
@@ -76,6 +71,7 @@ _ConfigName = Annotated[
     str, typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer.")
 ]
 _VERLS_PATH, _VERLS_NAME = "config", "ppo_trainer"
+_MODULE, _FILE = "verl.trainer.main_ppo", "verl/trainer/main_ppo.py"
 _AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 _ConfigFile = Annotated[
     Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
@@ -104,25 +100,6 @@ def _prepare_process(
         sys.path.append(here)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Stop the garbage collector, which takes a sixth of the time of importing verl and composing."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()  # all are old now, and the next collection passes them over
-        gc.enable()
-
-
-def _configured(algo: str, words: Sequence[str], path: str, name: str) -> Any:
-    """The configuration of a training; None with an option that only Hydra reads."""
-    from grpo_verl_ext.launch.values import configured
-
-    return None if any(word.startswith("-") for word in words) else configured(algo, words, path, name)
-
-
 @app.command("train", context_settings={"ignore_unknown_options": True})
 def _train(
     algo: _Preset,
@@ -139,26 +116,25 @@ def _train(
     All other options are Hydra's.
     """
     words = overrides or []
-    with one_message("train"):
-        with _uncollected(), redirect_stdout(sys.stderr):  # verl prints where it is imported
-            from grpo_verl_ext.launch.train import check_configuration, check_here, run_training
+    options = {"config_path": config_path, "config_name": config_name}
+    with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
+        from grpo_verl_ext.launch.train import check_configuration, check_here, run_training
+        from grpo_verl_ext.launch.values import configured, print_head, print_values, shown, words_of
 
-            check_here()
-            config = _configured(algo, words, config_path, config_name)
-        if config is not None:
+        check_here()
+        config = None
+        if not any(word.startswith("-") for word in words):  # only Hydra reads its other options
+            config = configured(algo, words, **options)
             check_configuration(config)
-    from grpo_verl_ext.launch.values import print_head, print_values, shown, words_of
-
     print_head(algo, config, words)
     if not dry_run:
-        run_training(algo, words, config_path, config_name)
+        run_training(algo, words, **options)
         return
     from grpo_verl_ext.doctor.configuration import examine_configuration
 
     if config is None:
         raise typer.BadParameter("--dry-run takes overrides alone, and no option of Hydra's")
     print_values(shown(algo, config, words, config_name))
-    options = {"config_path": config_path, "config_name": config_name}
     raise typer.Exit(examine_configuration(words_of(algo, words), as_json=False, **options))
 
 
@@ -173,10 +149,10 @@ def _show(
 ) -> None:
     """Print the values of a training, where each comes from, and what differs from the paper."""
     words = overrides or []
-    with one_message("show"), _uncollected(), redirect_stdout(sys.stderr):
-        config = _configured(algo, words, config_path, config_name)
-    from grpo_verl_ext.launch.values import print_values, shown
+    with one_message("show"), redirect_stdout(sys.stderr):
+        from grpo_verl_ext.launch.values import configured, print_values, shown
 
+        config = configured(algo, words, config_path, config_name)
     content = shown(algo, config, words, config_name)
     if as_json:
         print(json.dumps(content, indent=2, ensure_ascii=False))
@@ -213,15 +189,15 @@ def _invariance(
 
 
 class _Line(TyperCommand):
-    """Takes a training's line as it stands in a script, and says which words are not the training's."""
+    """Takes a training's line whole: what precedes verl's module is left out, except the doctor's options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from grpo_verl_ext.doctor import pasted_line
-
-        arguments, left_out = pasted_line.read(args)
-        if left_out:
-            typer.echo(f"doctor: left out, not the training's: {shlex.join(left_out)}", err=True)
-        return super().parse_args(ctx, arguments)
+        module = next((word for word in args if word == _MODULE or word.endswith(_FILE)), None)
+        if module is not None:
+            at = args.index(module)
+            own = [word for word in args[:at] if word in ("--json", "--fix") or word.startswith("--config-")]
+            args = [*own, "-m", _MODULE, *args[at + 1 :]]
+        return super().parse_args(ctx, args)
 
 
 @app.command("doctor", cls=_Line)
@@ -244,28 +220,22 @@ def _doctor(
 
     Exit status 0: nothing found, 1: warnings, 2: errors; with --fix, in the corrected command.
     """
-    from grpo_verl_ext.doctor.pasted_line import MODULE
-
-    if module not in (None, MODULE):
-        raise typer.BadParameter(f"-m is {module}; valid is {MODULE}. Type: -m {MODULE}")
-    options = {"config_path": config_path} if config_path != _VERLS_PATH else {}
-    options |= {"config_name": config_name} if config_name != _VERLS_NAME else {}
-    has_training = bool(overrides or options or module)
+    if module not in (None, _MODULE):
+        raise typer.BadParameter(f"-m is {module}; valid is {_MODULE}. Type: -m {_MODULE}")
+    options = {"config_path": config_path, "config_name": config_name}
+    has_training = bool(overrides or module or {*options.values()} - {_VERLS_PATH, _VERLS_NAME})
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
     try:
-        with _uncollected():
-            status = _examined(overrides or [], options, has_training, as_json=as_json, fix=fix)
+        status = _examined(overrides or [], options if has_training else None, as_json=as_json, fix=fix)
     except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
         traceback.print_exc()
         status = 2
     raise typer.Exit(status)
 
 
-def _examined(
-    overrides: list[str], options: dict[str, str], has_training: bool, *, as_json: bool, fix: bool
-) -> int:
-    """Return the exit status of the doctor."""
+def _examined(overrides: list[str], options: dict[str, str] | None, *, as_json: bool, fix: bool) -> int:
+    """Return the exit status of the doctor; without Hydra's options there is no training."""
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
 
     try:
@@ -273,9 +243,9 @@ def _examined(
     except UnsupportedVerlError as error:
         print(json.dumps({"complaints": [str(error)]}, indent=2) if as_json else error)
         return 2
-    where = "" if has_training else ", here and in a Ray worker"
+    where = ", here and in a Ray worker" if options is None else ""
     typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
-    if not has_training:  # nothing else may load the plugin's functions before it looks for them
+    if options is None:  # nothing else may load the plugin's functions before it looks for them
         from grpo_verl_ext.doctor.environment import examine_environment
 
         return examine_environment(as_json)

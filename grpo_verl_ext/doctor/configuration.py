@@ -60,14 +60,11 @@ def _plain(finding: Finding) -> dict[str, object]:
 
 
 class _Correction(NamedTuple):
-    """A command with what the findings say to type."""
+    """A corrected command, the findings that were followed, in this order, and those that it still has."""
 
     overrides: list[str]
-    """The corrected command's."""
     mended: list[Finding]
-    """Findings that were followed, in this order."""
     left: list[Finding]
-    """Findings of the corrected command; what would mend them is not known, or a choice of the user."""
 
 
 def correct(overrides: Sequence[str], **options: str) -> _Correction:
@@ -110,7 +107,9 @@ def print_correction(overrides: Sequence[str], *, as_json: bool, **options: str)
     """Print the corrected command, to stderr what was changed and what is left, and return the status."""
     with redirect_stdout(sys.stderr):  # verl prints while it validates
         correction = correct(overrides, **options)
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    usual = {"config_path": CONFIG_PATH, "config_name": CONFIG_NAME}
+    given = {name: value for name, value in options.items() if value != usual[name]}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     command = ["python3", *TRAINER, *flags, *correction.overrides]
     if as_json:
         mended, left = ([_plain(each) for each in found] for found in (correction.mended, correction.left))

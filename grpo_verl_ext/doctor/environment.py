@@ -7,7 +7,7 @@ import math
 import platform as host
 import sys
 from contextlib import redirect_stdout
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import ray
@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from rich.table import Table
 
+from grpo_verl_ext.runs.provenance import versions
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
@@ -24,7 +25,6 @@ from grpo_verl_ext.verl_plugin.usage import is_own_module
 
 _WORKER_SECONDS = 180
 """Time limit for a Ray worker to start and to import verl."""
-_CLEAN, _WARNED, _WRONG = 0, 1, 2
 
 
 class _Seen(NamedTuple):
@@ -46,25 +46,41 @@ def examine_environment(as_json: bool) -> int:
             worker = seen_by_a_worker()
         except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
             trouble = f"a Ray worker could not be asked: {error}"
-        gradients, other = _gradients()
+        gradients, wrong = _gradients()
     queue, verl = queue_missing(), which_verl()
+    if not any(is_own_module(owner) for owner in here.estimators.values()):
+        wrong = (
+            "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
+            "checkout, with the Python of verl: pip install ."
+        )
+    elif worker is not None and worker != here:
+        wrong = (
+            "a Ray worker sees other estimators, losses or another platform than this process; is the "
+            "package installed in the environment of every node? Type there, in a checkout: pip install ."
+        )
     missing = f"{queue.why}. Type: {queue.fix}" if queue else None
+    installed = versions((*TESTED, CPU_BUILD))
+    # vLLM's CPU build is another distribution
+    names = [CPU_BUILD if name == "vllm" and CPU_BUILD in installed else name for name in TESTED]
     content: dict[str, Any] = {
         "python": host.python_version(),
         "ray": which_ray().words,
         "verl": verl.words,
         "gradients": gradients,
-        "versions": _versions_beside_tested(),
+        "versions": [
+            {"name": name, "found": installed.get(name), "tested": TESTED.get(name, TESTED["vllm"])}
+            for name in names
+        ],
         "here": here._asdict(),
         "worker": worker._asdict() if worker else None,
-        "warnings": verl.warnings,
-        "complaints": [each for each in (trouble, _difference(here, worker) or other, missing) if each],
+        "warnings": [verl.words] * verl.is_untested_development,
+        "complaints": [each for each in (trouble, wrong, missing) if each],
     }
     if as_json:
         print(json.dumps(content, indent=2))
     else:
         _print_environment(content)
-    return _WRONG if content["complaints"] else _WARNED if verl.warnings else _CLEAN
+    return 2 if content["complaints"] else len(content["warnings"])
 
 
 def _gradients() -> tuple[str, str | None]:
@@ -88,30 +104,6 @@ def _gradients() -> tuple[str, str | None]:
         wrong = f"{', '.join(none)}: the algorithm's own record has no gradient, or one that is not finite"
         wrong += ". Type: pip uninstall <its package>"
     return said, wrong
-
-
-def _difference(here: _Seen, worker: _Seen | None) -> str | None:
-    if not any(is_own_module(owner) for owner in here.estimators.values()):
-        return (
-            "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
-            "checkout, with the Python of verl: pip install ."
-        )
-    if worker is not None and worker != here:
-        return (
-            "a Ray worker sees other estimators, losses or another platform than this process; is the "
-            "package installed in the environment of every node? Type there, in a checkout: pip install ."
-        )
-    return None
-
-
-def _versions_beside_tested() -> list[dict[str, str | None]]:
-    """Return the installed versions beside those that the tests run with."""
-    found = []
-    for name, tested in TESTED.items():
-        # vLLM's CPU build is another distribution.
-        installed = CPU_BUILD if name == "vllm" and _version(CPU_BUILD) is not None else name
-        found.append({"name": installed, "found": _version(installed), "tested": tested})
-    return found
 
 
 def seen_here() -> _Seen:
@@ -153,13 +145,6 @@ def seen_by_a_worker() -> _Seen:
     finally:
         ray.shutdown()
     return found
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _print_environment(content: dict[str, Any]) -> None:

@@ -24,7 +24,6 @@ from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, IN_PACKA
 
 _SECONDS = 300
 """Time limit for a worker of each node to start and to import verl."""
-_POLICY = "VERL_USE_EXTERNAL_PLUGINS"
 
 
 class NoPluginError(RuntimeError):
@@ -70,7 +69,7 @@ def check_here() -> None:
 
 def check_configuration(config: DictConfig) -> None:
     """Refuse environment variables of Ray's runtime environment that keep the plugin from the workers."""
-    key = f"{RUNTIME_ENVIRONMENT}.{_POLICY}"
+    key = f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_PLUGINS"
     policy = str(setting(config, key, "auto")).strip().lower()
     if policy != "auto" and "grpo_verl_ext" not in (name.strip() for name in policy.split(",")):
         raise NoPluginError(
@@ -85,15 +84,11 @@ def _check_workers() -> None:
     A task on each node imports verl in the training's own runtime environment. Nodes that join later are not
     asked.
     """
-    asked = {
-        node["NodeManagerAddress"]: ray.remote(
-            num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-            max_retries=0,
-        )(_inspector()).remote()
-        for node in ray.nodes()
-        if node["Alive"]
-    }
+    asked = {}
+    for node in filter(lambda node: node["Alive"], ray.nodes()):
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ask = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_inspector())
+        asked[node["NodeManagerAddress"]] = ask.remote()
     for address, answer in asked.items():
         try:
             reason = ray.get(answer, timeout=_SECONDS)
@@ -103,24 +98,35 @@ def _check_workers() -> None:
             raise NoPluginError(f"a worker on the node {address} has no plugin for this training: {reason}")
 
 
-def run_training(
-    preset: str, overrides: Sequence[str], path: str = CONFIG_PATH, name: str = CONFIG_NAME
-) -> None:
-    """Train; verl does all of it.
+class _AsksFirst:
+    """Passes on the class of verl's task runner, whose first actor verl starts right after Ray."""
 
-    Args:
-        preset: of ``+algo=``.
-        overrides: the other words of verl's command line.
-        path: Hydra's ``--config-path``.
-        name: Hydra's ``--config-name``.
+    def __init__(self, task_runner_class: Any) -> None:
+        self._class = task_runner_class
+
+    def options(self, **options: Any) -> _AsksFirst:
+        return _AsksFirst(self._class.options(**options))
+
+    def remote(self) -> Any:
+        try:
+            _check_workers()
+        except NoPluginError as error:
+            sys.exit(f"grpo_verl_ext: {error}")
+        return self._class.remote()
+
+
+def run_training(
+    preset: str, overrides: Sequence[str], config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
+) -> None:
+    """Train with the preset, the other words of verl's command line, and two of Hydra's options.
 
     Raises:
         SystemExit: the training is refused, or Hydra reports its failure.
     """
     # Hydra reads another path as a part of the name of the module that is imported here
-    where = path if path.startswith(IN_PACKAGE) else folder_of(path)
-    flags = [f"--config-path={where}"] * (path != CONFIG_PATH)
-    flags += [f"--config-name={name}"] * (name != CONFIG_NAME)
+    where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
+    flags = [f"--config-path={where}"] * (config_path != CONFIG_PATH)
+    flags += [f"--config-name={config_name}"] * (config_name != CONFIG_NAME)
     verls_run_ppo = main_ppo.run_ppo
 
     def run_ppo(config: DictConfig, task_runner_class: Any) -> None:
@@ -131,22 +137,3 @@ def run_training(
     sys.argv = [inspect.getfile(main_ppo), *flags, *words_of(preset, overrides)]
     main: Callable[[], None] = main_ppo.main  # Hydra reads its argument from sys.argv
     main()
-
-
-class _AsksFirst:
-    """Stands for the class of verl's task runner, whose first actor verl starts right after Ray."""
-
-    def __init__(self, task_runner_class: Any) -> None:
-        self._class = task_runner_class
-
-    def options(self, **options: Any) -> _AsksFirst:
-        """Return the same with options of the actor."""
-        return _AsksFirst(self._class.options(**options))
-
-    def remote(self) -> Any:
-        """Start the actor, unless a worker would train without the plugin."""
-        try:
-            _check_workers()
-        except NoPluginError as error:
-            sys.exit(f"grpo_verl_ext: {error}")
-        return self._class.remote()

@@ -49,18 +49,15 @@ def words_of(preset: str, overrides: Sequence[str]) -> list[str]:
     return [*overrides[:first], f"+algo@_global_={preset}", *overrides[first:]]
 
 
-def _sources(preset: str, overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield key and source; of two for a key the later one counts, as in Hydra."""
-    name, paper = f"+algo={preset}", ALGORITHMS[preset].paper
-    for key in PRESETS[preset].leaves:
-        yield key, f"{name}: {PRESETS[preset].comments.get(key, paper)}"
+def _sources(preset: str, overrides: Sequence[str]) -> dict[str, str]:
+    """Return the source of each key; of two for a key the later one counts, as in Hydra."""
+    own, paper = PRESETS[preset], ALGORITHMS[preset].paper
+    found = {key: f"+algo={preset}: {own.comments.get(key, paper)}" for key in own.leaves}
     for word in overrides:
         group, choice = key_of(word), word.partition("=")[2]
         if "." not in group and group != "algo":
-            for key in _keys_of_choice(group, choice):
-                yield key, f"+{group}={choice}"
-    for word in overrides:
-        yield key_of(word), "command line"
+            found |= dict.fromkeys(_keys_of_choice(group, choice), f"+{group}={choice}")
+    return found | dict.fromkeys(map(key_of, overrides), "command line")
 
 
 def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
@@ -75,12 +72,8 @@ def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
 
 
 def _replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, yours: bool = False) -> list[str]:
-    """Return a sentence for each other value than the preset's.
-
-    Args:
-        yours: those which the algorithm leaves to its user; without, those which it does not.
-    """
-    sources, free = dict(_sources(preset, overrides)), left_to_user(preset)
+    """Return a sentence for each other value than the preset's: those left to the user, or the others."""
+    sources, free = _sources(preset, overrides), left_to_user(preset)
     return [
         f"{key}={as_typed(now)} ({sources.get(key, 'configuration').partition(':')[0]}); the preset has "
         f"{as_typed(own)}: {PRESETS[preset].comments.get(key, ALGORITHMS[preset].paper)}"
@@ -90,19 +83,15 @@ def _replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, your
 
 
 def configured(
-    preset: str, overrides: Sequence[str], path: str = CONFIG_PATH, name: str = CONFIG_NAME
+    preset: str, overrides: Sequence[str], config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
 ) -> DictConfig:
-    """Return the configuration that would be trained.
-
-    Raises:
-        CompositionError: no such preset, or verl would refuse the command line.
-    """
+    """Return the configuration that would be trained, or raise `CompositionError`."""
     enter_foreign()
     if preset not in PRESETS:
         near = get_close_matches(preset.lower().replace("-", "_"), PRESETS, n=1)
         fix = LEFT.get(preset) or (near[0] if near else "<one of them>")
         raise CompositionError(Problem("ALGO", preset, fix, valid=tuple(sorted(PRESETS))))
-    return composed(words_of(preset, overrides), config_path=path, config_name=name)
+    return composed(words_of(preset, overrides), config_path=config_path, config_name=config_name)
 
 
 def shown(
@@ -114,7 +103,7 @@ def shown(
     default. ``changes_nothing`` has a sentence for each word of the command that trains nothing else,
     ``not_of_the_paper`` one for each value of the preset that its paper does not give.
     """
-    sources, own = dict(_sources(preset, overrides)), PRESETS[preset]
+    sources, own = _sources(preset, overrides), PRESETS[preset]
     known = [key for key in own.leaves if key not in _WIRING]
     given = [key for key in map(key_of, overrides) if "." in key]
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
@@ -139,11 +128,7 @@ def shown(
 
 
 def print_head(preset: str, config: DictConfig | None, overrides: Sequence[str]) -> None:
-    """Print the preset, its paper, and every value of it that is another in this training.
-
-    Args:
-        config: None where only Hydra knows the values.
-    """
+    """Print the preset, its paper and, with a configuration, every value of it that is another there."""
     console = make_console()
     console.print(f"{preset}: {ALGORITHMS[preset].paper}")
     for title, yours in (("yours", True), ("replaced", False)):

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -34,25 +35,21 @@ def git_revision(sources: Path = _SOURCES) -> str | None:
     Raises:
         CheckoutError: git refuses to read the checkout, such as one that is another user's.
     """
+
+    def git(*words: str) -> str:
+        made = subprocess.run(["git", "-C", sources, *words], capture_output=True, check=False, text=True)
+        if made.returncode != 0:
+            said = made.stderr.strip() or ending(made.returncode)
+            raise CheckoutError(f"git cannot read the checkout of grpo_verl_ext, which records need: {said}")
+        return made.stdout
+
     if not which("git") or not any((folder / ".git").exists() for folder in sources.parents):
         return None
-    if not _git(sources, "ls-files", "__init__.py"):
+    if not git("ls-files", "__init__.py"):
         return None
-    differs = (
-        _git(sources, "status", "--porcelain", "--untracked-files=no"),
-        _git(sources, "ls-files", "--others", "--exclude-standard"),
-    )
-    return _git(sources, "rev-parse", "HEAD").strip() + CHANGED * any(differs)
-
-
-def _git(folder: Path, *words: str) -> str:
-    made = subprocess.run(["git", "-C", folder, *words], capture_output=True, check=False, text=True)
-    if made.returncode != 0:
-        said = made.stderr.strip() or ending(made.returncode)
-        raise CheckoutError(
-            f"git cannot read the checkout of grpo_verl_ext, and no record could say what ran: {said}"
-        )
-    return made.stdout
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    changed += git("ls-files", "--others", "--exclude-standard")
+    return git("rev-parse", "HEAD").strip() + CHANGED * bool(changed)
 
 
 def machine() -> str:
@@ -60,13 +57,10 @@ def machine() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     found = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
     model = re.search(r"^model name\s*:\s*(.+)$", found, re.MULTILINE)
-    parts = [
-        model[1] if model else platform.processor() or platform.machine(),
-        "AVX-512" if re.search(r"\bavx512f\b", found) else "no AVX-512",
-        f"{os.cpu_count()} cores",
-        f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}",
-    ]
-    return ", ".join(parts)
+    name = model[1] if model else platform.processor() or platform.machine()
+    wide = "AVX-512" if re.search(r"\bavx512f\b", found) else "no AVX-512"
+    threads = os.environ.get("OMP_NUM_THREADS", "unset")
+    return f"{name}, {wide}, {os.cpu_count()} cores, OMP_NUM_THREADS={threads}"
 
 
 def utc_now() -> str:
@@ -74,10 +68,10 @@ def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages on which results depend."""
+def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
+    """Return the versions of Python and of the installed ones of these packages."""
     found = {"python": platform.python_version()}
-    for name in _PACKAGES:
+    for name in packages:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
