@@ -61,40 +61,26 @@ app.add_typer(_iterate, name="iterate", cls=_Commands, no_args_is_help=True)
 app.add_typer(prepare, name="prepare", cls=_Commands)
 
 _Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
-_Training = Annotated[
-    list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="As for verl's main_ppo: key=value.")
-]
-_ConfigPath = Annotated[
-    str, typer.Option("--config-path", "-cp", help="Take configurations from this folder or pkg://MODULE.")
-]
-_ConfigName = Annotated[
-    str, typer.Option("--config-name", "-cn", help="Use this configuration, such as ppo_megatron_trainer.")
-]
+_Training = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="Set verl's key=value.")]
+_ConfigPath = Annotated[str, typer.Option("--config-path", "-cp", help="Use this folder or pkg://MODULE.")]
+_ConfigName = Annotated[str, typer.Option("--config-name", "-cn", help="Use this configuration of it.")]
 _VERLS_PATH, _VERLS_NAME = "config", "ppo_trainer"
 _MODULE, _FILE = "verl.trainer.main_ppo", "verl/trainer/main_ppo.py"
 _AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-_ConfigFile = Annotated[
-    Path, typer.Argument(help="Read this YAML file, such as examples/iterate_chain_sum.yaml.")
-]
+_ConfigFile = Annotated[Path, typer.Argument(help="Read this file: examples/iterate_chain_sum.yaml.")]
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(version("grpo-verl-ext"))
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _prepare_process(
-    show_version: Annotated[  # noqa: ARG001  # its callback acts
-        bool,
-        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
-    ] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """GRPO, DAPO, Dr. GRPO and GVPO for verl."""
+    if show_version:
+        typer.echo(version("grpo-verl-ext"))
+        raise typer.Exit
     # As `python3 -m verl…` does: VERL_USE_EXTERNAL_MODULES may name a module of this folder.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
@@ -107,9 +93,7 @@ def _train(
     *,
     config_path: _ConfigPath = _VERLS_PATH,
     config_name: _ConfigName = _VERLS_NAME,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the values with their sources, and what doctor finds.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print values and findings alone.")] = False,
 ) -> None:
     """Train with a preset: verl's main_ppo, refused wherever the plugin is not loaded.
 
@@ -167,9 +151,7 @@ def _invariance(
     include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
     seed: Annotated[int, typer.Option(help="Draw the rollout with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
-    loss_agg_mode: Annotated[
-        str | None, typer.Option(help="Use this actor.loss_agg_mode with --loss, not token-mean.")
-    ] = None,
+    loss_agg_mode: Annotated[str | None, typer.Option(help="Average it by this loss_agg_mode.")] = None,
     loss_scale_factor: Annotated[
         int | None, typer.Option(min=1, help="Use this actor.loss_scale_factor with --loss, not null.")
     ] = None,
@@ -202,14 +184,10 @@ class _Line(TyperCommand):
 
 @app.command("doctor", cls=_Line)
 def _doctor(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Check this training: the command line of verl's main_ppo.")
-    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Check this line of main_ppo's.")] = None,
     as_json: _AsJson = False,
     *,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Print the command with all that is known to mend it.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Print the corrected command.")] = False,
     config_path: _ConfigPath = _VERLS_PATH,
     config_name: _ConfigName = _VERLS_NAME,
     module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
@@ -292,12 +270,8 @@ def _ablate_plan(
     overrides: _Overrides = None,
     retry_failed: _RetryFailed = False,
     *,
-    pilot: Annotated[
-        Path | None, typer.Option(help="Estimate the power from this grid's folder or a report's table.")
-    ] = None,
-    sd: Annotated[
-        float | None, typer.Option(help="Compute the power from this SD of paired differences.")
-    ] = None,
+    pilot: Annotated[Path | None, typer.Option(help="Take the spread from this folder or table.")] = None,
+    sd: Annotated[float | None, typer.Option(help="Take this SD of paired differences.")] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import read_grid
@@ -331,25 +305,16 @@ def _ablate_run(
     from grpo_verl_ext.ablation.grid import read_grid
     from grpo_verl_ext.ablation.terminal import run_grid
 
-    where: Any = {"jobs": jobs, "ray_address": ray_address}
-    how: Any = {"retry_failed": retry_failed, "until_decided": until_decided}
-    if not run_grid(read_grid(grid, overrides or []), _plugin(), **how, **where):
+    options: Any = {"retry_failed": retry_failed, "until_decided": until_decided, "jobs": jobs}
+    if not run_grid(read_grid(grid, overrides or []), _plugin(), ray_address=ray_address, **options):
         raise typer.Exit(1)
 
 
 @_ablate.command("report")
 def _ablate_report(
-    source: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="Read a grid's folder, or the metrics.parquet of its report."),
-    ],
-    output: Annotated[
-        Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
-    ] = None,
-    tracker: Annotated[
-        str | None,
-        typer.Option(help="Also send curves and verdicts to this tracker of verl's, such as wandb."),
-    ] = None,
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="Read this folder or metrics.parquet.")],
+    output: Annotated[Path | None, typer.Option(help="Write the report into this folder.")] = None,
+    tracker: Annotated[str | None, typer.Option(help="Also send it to this tracker, such as wandb.")] = None,
 ) -> None:
     """Compare the finished runs: verdicts, differences paired by seed, intervals, figures."""
     with one_message("ablate", extra="ablation", elsewhere="--output <another folder>"):

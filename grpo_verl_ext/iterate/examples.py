@@ -19,7 +19,7 @@ from typing import Any
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.rewards.steps import CHARACTER_ENDS, REWARDS, StepRewardError, pieces, step_end_characters
 from grpo_verl_ext.runs.metrics import Response
-from grpo_verl_ext.utils.documents import Document, parse_lines
+from grpo_verl_ext.utils.documents import Document, read_lines
 from grpo_verl_ext.utils.files import write_whole
 
 Rule = Callable[..., object]
@@ -131,5 +131,4 @@ def write_examples(file: Path, examples: Iterable[_Example]) -> None:
 
 def read_examples(file: Path, kind: type[Any]) -> list[Any]:
     """Return the examples of one kind, `Pair` or `Steps`."""
-    lines = file.read_bytes().split(b"\n")[:-1]
-    return [*parse_lines(file, lines, kind, IterateError, what=f"not a {kind.__name__.lower()}")]
+    return [*read_lines(file, kind, IterateError, what=kind.__name__, only_whole=True)]

@@ -18,10 +18,10 @@ import psutil
 
 from grpo_verl_ext.utils.console import ending
 
-_PR_SET_PDEATHSIG = 1
-_POLL_SECONDS = 0.5
 _ENDS_WITHIN = 60.0
 """Seconds that a child may take to end after Ctrl-C."""
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class ProcessFailedError(RuntimeError):
@@ -35,12 +35,7 @@ def run_logged(
     environment: Mapping[str, str] = os.environ,
     while_running: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run ``command`` as `run_to_its_end`, with its output in ``log``.
-
-    Raises:
-        ProcessFailedError: the command failed.
-        KeyboardInterrupt: raised again after the child has ended.
-    """
+    """Run ``command`` as `run_to_its_end`, with its output in ``log``; ProcessFailedError where it fails."""
     options = {"stderr": subprocess.STDOUT, "env": dict(environment)}
     with log.open("w") as output:
         status = run_to_its_end(command, while_running=while_running, stdout=output, **options)
@@ -57,18 +52,14 @@ def run_to_its_end(
     """Run ``command`` and return its exit status.
 
     If this process is killed, so is the child. After Ctrl-C the child has time to end by itself; a second
-    Ctrl-C ends it.
-
-    Args:
-        while_running: called twice a second.
-        options: of `subprocess.Popen`.
+    Ctrl-C ends it. ``while_running`` is called twice a second; ``options`` are those of `subprocess.Popen`.
     """
     # Only three system calls, which take no lock that another thread could hold.
     process = subprocess.Popen(command, preexec_fn=_prepare_child, **options)  # noqa: PLW1509
     try:
         while process.poll() is None:
             while_running()
-            time.sleep(_POLL_SECONDS)
+            time.sleep(0.5)
     except BaseException:
         process.send_signal(signal.SIGINT)
         try:
@@ -88,9 +79,6 @@ def last_lines(log: Path, count: int = 15) -> str:
     """Return the last lines of a log, without its warnings."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if not _WARNING.match(line)]
     return "\n".join(lines[-count:])
-
-
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _prepare_child() -> None:

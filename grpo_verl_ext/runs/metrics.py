@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from grpo_verl_ext.utils.documents import parse_lines
-
-_Kind = TypeVar("_Kind")
+from grpo_verl_ext.utils.documents import read_lines
 
 Metrics = dict[int, dict[str, float]]
 """Step → name → value."""
@@ -35,14 +33,11 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
 
     verl's logger writes null for NaN and for infinities; here they are NaN, and so is a number larger than
     `_LARGEST`. Values that are not numbers, such as lists, are left out.
-
-    Raises:
-        CorruptMetricsError: a file cannot be read, or a complete line is not a record. A last line without a
-            line end is skipped: verl was killed, or is still writing.
+    A last line without a line end is skipped: verl was killed, or is still writing.
     """
     metrics: Metrics = {}
     for file in files:
-        for record in _lines_of(file, _Record, CorruptMetricsError, what="metrics", only_whole=True):
+        for record in read_lines(file, _Record, CorruptMetricsError, what="verl's metrics", only_whole=True):
             metrics.setdefault(record.step, {}).update(
                 (name, float(value) if value is not None and abs(value) <= _LARGEST else math.nan)
                 for name, value in record.data.items()
@@ -90,33 +85,6 @@ def dump_file(folder: Path, step: int) -> Path:
 
 
 def read_dump(file: Path) -> list[Response]:
-    """Return the responses in a file, in verl's order, without padding.
-
-    Raises:
-        CorruptDumpError: it cannot be read, or a line is not a record that verl wrote. It is left in place.
-    """
-    responses = _lines_of(file, Response, CorruptDumpError, what="dump", only_whole=False)
+    """Return the responses in a file, in verl's order, without padding."""
+    responses = read_lines(file, Response, CorruptDumpError, what="verl's dump")
     return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]
-
-
-def _lines_of(
-    file: Path, kind: type[_Kind], error: type[Exception], *, what: str, only_whole: bool
-) -> Iterator[_Kind]:
-    """Yield what verl wrote into a file, a JSON object per line; ``what`` verl calls the file.
-
-    With ``only_whole`` a last line without a line end is left out.
-
-    Raises:
-        error: the file cannot be read, or a line does not fit. The file is left in place.
-    """
-    then = "; move it away to continue without it"
-    try:
-        # As bytes: verl does not escape Unicode line separators, at which text mode would split a line.
-        with file.open("rb") as every:
-            lines = (each for each in every if not only_whole or each.endswith(b"\n"))
-            yield from parse_lines(file, lines, kind, error, what=f"no record of verl's {what}", then=then)
-    except OSError as unreadable:
-        reason = unreadable.strerror
-        raise error(
-            f"{file} cannot be read as verl's {what} ({reason}). It was left in place{then}"
-        ) from unreadable

@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_verl_ext.runs.child_process import MARK, ProcessFailedError, end_leftovers, run_logged
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics, read_metrics
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
+from grpo_verl_ext.utils.which_ray import which_ray
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./@%+:-]+")
 _ATTEMPT = re.compile(r"attempt-([0-9]+)")
@@ -35,7 +35,7 @@ _RAY_ENDS_WITHIN = 20.0
 """Seconds that Ray's processes may take to end after their driver; agents of a killed one need a minute."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class VerlRun:
     """One training, ``python -m verl.trainer.main_ppo``, with a folder for everything that it writes.
 
@@ -49,20 +49,12 @@ class VerlRun:
     steps: int
     tracked_as: tuple[str, str] | None = None
 
-    @property
-    def checkpoints(self) -> Path:
-        """verl's ``trainer.default_local_dir``."""
-        return self.folder / "checkpoints"
-
-    @property
-    def rollouts(self) -> Path:
-        """verl's ``trainer.rollout_data_dir``: the responses of each training step."""
-        return self.folder / "rollouts"
-
-    @property
-    def validation(self) -> Path:
-        """verl's ``trainer.validation_data_dir``: the responses of each validation."""
-        return self.folder / "validation"
+    def __post_init__(self) -> None:
+        self.checkpoints = self.folder / "checkpoints"
+        self.last_checkpoint = self.checkpoints / f"global_step_{self.steps}"
+        self.rollouts, self.validation = self.folder / "rollouts", self.folder / "validation"
+        self.ray = which_ray(self.overrides)
+        """The Ray that the run will use on this machine."""
 
     def arguments(self) -> list[str]:
         """Return the arguments of ``main_ppo``; ours win where an override would lose track of the run."""
@@ -81,16 +73,6 @@ class VerlRun:
             "trainer.resume_mode=auto",
             f"hydra.run.dir={hydra_value((self.folder / 'hydra').resolve())}",
         ]
-
-    @property
-    def last_checkpoint(self) -> Path:
-        """Folder of the checkpoint after the last step."""
-        return self.checkpoints / f"global_step_{self.steps}"
-
-    @property
-    def ray(self) -> WhichRay:
-        """The Ray that the run will use on this machine."""
-        return which_ray(self.overrides)
 
     def command(self) -> list[str]:
         """Return Python's arguments for a run on this machine; a job of a cluster uses that cluster's Ray."""
@@ -128,10 +110,7 @@ class VerlRun:
         """Start verl, or resume it, and wait until it and its Ray have ended.
 
         Processes that an earlier attempt left running are ended: no other process may start the same run.
-        ``on_metrics`` is called twice a second with `metrics`.
-
-        Raises:
-            ProcessFailedError: verl failed.
+        ``on_metrics`` is called twice a second with `metrics`. ProcessFailedError: verl failed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         attempt, mark = self.next_attempt(), str(self.folder.resolve())

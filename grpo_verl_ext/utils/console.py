@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from grpo_verl_ext.utils.files import in_one_sentence
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 10_000
 """Columns of a console that is not a terminal."""
-_INTERRUPTED = 130
-"""Exit status of a program that Ctrl-C has ended, as shells report it."""
 
 
 def print_any_character() -> None:
@@ -31,9 +29,7 @@ def print_any_character() -> None:
 def make_console(*, at_least: int = 0, stderr: bool = False) -> Console:
     """Return a console that never folds or cuts a line of text, so that paths can be copied whole.
 
-    Args:
-        at_least: columns that tables may use even if the terminal is narrower.
-        stderr: print there.
+    Tables may use ``at_least`` so many columns, even if the terminal is narrower.
     """
     from rich.console import Console
 
@@ -63,22 +59,27 @@ def one_message(
     try:
         yield
     except Exception as error:
+        said: str | None = None
         if isinstance(error, errors) or type(error).__module__.startswith("grpo_verl_ext."):
-            _exit(f"{who}: {error}", error)
-        if isinstance(error, ModuleNotFoundError) and extra:
-            _exit(f"{who}: {error}. Type: {line_to_install(extra)}", error)
-        if isinstance(error, OSError) and (sentence := in_one_sentence(error, elsewhere)):
-            _exit(f"{who}: {sentence}", error)
-        raise
+            said = str(error)
+        elif isinstance(error, ModuleNotFoundError) and extra:
+            said = f"{error}. Type: {line_to_install(extra)}"
+        elif isinstance(error, OSError):
+            said = in_one_sentence(error, elsewhere)
+        if said is None:
+            raise
+        print(f"{who}: {said}", file=sys.stderr, flush=True)
+        raise SystemExit(1) from error
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """After Ctrl-C, say how to resume and exit with status 130."""
+    """After Ctrl-C, say how to resume and exit with status 130, as shells report it."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        _exit("\nInterrupted. Run the same command again to resume.", interrupt, status=_INTERRUPTED)
+        print("\nInterrupted. Run the same command again to resume.", file=sys.stderr, flush=True)
+        raise SystemExit(130) from interrupt
 
 
 def say(words: str) -> None:
@@ -86,16 +87,8 @@ def say(words: str) -> None:
     print(f"grpo_verl_ext: {words}", file=sys.stderr, flush=True)
 
 
-def _exit(message: str, error: BaseException, *, status: int = 1) -> NoReturn:
-    print(message, file=sys.stderr, flush=True)
-    raise SystemExit(status) from error
-
-
 def line_to_install(extra: str) -> str:
-    """Return the line to type where a package of one of this package's extras is missing.
-
-    It is typed in a checkout, for the package is on no index yet.
-    """
+    """Return the line to type where an extra is missing, in a checkout: the package is on no index yet."""
     return f"pip install '.[{extra}]', in a checkout of grpo_verl_ext"
 
 

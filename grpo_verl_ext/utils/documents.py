@@ -58,53 +58,55 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def read_json(file: Path, kind: type[_Kind]) -> _Kind:
-    """Read a JSON file; nothing is converted, for a program wrote it.
-
-    Args:
-        kind: a dataclass, or another type that pydantic knows, such as ``dict[str, Any]``.
-
-    Raises:
-        DocumentError: the content is not JSON, or a key is missing, unknown or of another type.
-        OSError: there is no such file, or it cannot be read.
-    """
+    """Read a JSON file; see `parse_json`. OSError: there is no such file, or it cannot be read."""
     return parse_json(file.read_bytes(), kind)
 
 
 def parse_json(content: bytes | str, kind: type[_Kind]) -> _Kind:
-    """Do the same for JSON that has been read."""
+    """Return JSON as a dataclass or another type of pydantic's; nothing is converted: a program wrote it.
+
+    Raises:
+        DocumentError: the content is not JSON, or a key is missing, unknown or of another type.
+    """
     from pydantic import ValidationError
 
     try:
         return cast(_Kind, _adapter(kind).validate_json(content, strict=True))
     except ValidationError as wrong:
-        raise DocumentError(_reason(wrong.errors(include_url=False)[0])) from wrong
+        first = wrong.errors(include_url=False)[0]
+        key, reason = _path(first["loc"]), first["msg"]
+        if first["type"] in _MISSING:
+            reason = f"{key!r} is missing"
+        elif key:
+            reason = f"{key} is {first['input']!r:.200}: {reason}"
+        raise DocumentError(reason) from wrong
     except (ValueError, OverflowError) as wrong:
         raise DocumentError(str(wrong)) from wrong
 
 
-def parse_lines(
-    file: Path,
-    lines: Iterable[bytes],
-    kind: type[_Kind],
-    error: type[Exception],
-    *,
-    what: str,
-    then: str = "",
+def read_lines(
+    file: Path, kind: type[_Kind], error: type[Exception], *, what: str, only_whole: bool = False
 ) -> Iterator[_Kind]:
-    """Parse lines of a file, each a JSON document.
+    """Yield the JSON documents of a file, one a line; ``what`` they are is said where one does not fit.
 
-    Args:
-        what: what a line that does not fit is not, such as ``not a pair``.
-        then: what to do about the file, for the message.
+    With ``only_whole`` a last line without a line end is left out: a program was killed, or is still writing.
 
     Raises:
-        error: a line does not fit; the message has file, line and reason.
+        error: the file cannot be read, or a line does not fit. It is left in place.
     """
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield parse_json(line, kind)
-        except DocumentError as wrong:
-            raise error(f"{file}, line {number}, is {what} ({wrong}). It was left in place{then}") from wrong
+    then = "It was left in place; move it away to continue without it"
+    try:
+        # As bytes: JSON may have Unicode's line separators, at which text mode would split a line.
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if only_whole and not line.endswith(b"\n"):
+                    return
+                try:
+                    yield parse_json(line, kind)
+                except DocumentError as wrong:
+                    raise error(f"{file}, line {number}, is no record of {what} ({wrong}). {then}") from wrong
+    except OSError as unreadable:
+        raise error(f"{file} cannot be read as {what} ({unreadable.strerror}). {then}") from unreadable
 
 
 def from_plain(content: object, kind: type[_Kind]) -> _Kind:
@@ -134,14 +136,10 @@ def numbers_as_text(content: Mapping[str, Any]) -> str:
 
 
 def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: Sequence[str] = ()) -> _Kind:
-    """Read a YAML file, apply ``key=value`` overrides, and check every key and type.
+    """Read a YAML file into a `Document`, apply ``key=value`` overrides, and check every key and type.
 
     Keys, and values whose declared type is no number, are the text that was typed: ``on``, ``0.1`` and
     ``1e-6`` are not turned into Booleans and numbers there. ``${…}`` is resolved as OmegaConf does.
-
-    Args:
-        kind: a `Document` of values and further dataclasses.
-        error: the exception to raise.
 
     Raises:
         error: no such file, invalid YAML, an unknown key, a missing value, or a value of the wrong type.
@@ -163,9 +161,7 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
         raise error(
             f"{file} refers to itself without end. Remove the ${{…}} or the *alias that does"
         ) from endless
-    except OverflowError as huge:
-        raise error(f"{file} has a number that is too large ({huge}). Type a smaller one") from huge
-    except (OSError, YAMLError, ValueError) as unreadable:
+    except (OSError, YAMLError, ValueError, OverflowError) as unreadable:
         raise error(f"{file} cannot be read: {unreadable}") from unreadable
 
 
@@ -256,17 +252,6 @@ def _path(location: Sequence[int | str]) -> str:
     """Return ``expect[0].is`` for ``("expect", 0, "is")``."""
     parts = (f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
     return "".join(parts).removeprefix(".")
-
-
-def _reason(wrong: ErrorDetails) -> str:
-    """Return key, value and what is wrong in one line."""
-    key, value, kind = _path(wrong["loc"]), wrong["input"], wrong["type"]
-    if kind in _MISSING:
-        return f"{key!r} is missing"
-    seen = f"a {type(value).__name__}" if kind.endswith("_type") else repr(value)
-    if not key:
-        return f"it is {seen}" if kind.endswith("_type") else wrong["msg"]
-    return f"{key} is {seen if len(seen) <= 200 else f'{seen[:200]}…'}: {wrong['msg']}"
 
 
 def _message(wrong: ErrorDetails, kind: type) -> str:

@@ -13,16 +13,13 @@ import yaml
 class Line(str):
     """The words to type where they are parts of a training's command; ``doctor --fix`` puts them there.
 
-    As text: the words, quoted for a shell, and ``more``.
-
-    Attributes:
-        words: ``key=value``, which replaces what the command gives the key; ``~key``, which removes the key.
-        without: keys and sections whose words leave the command.
-        more: what follows the words in the text, such as another way.
+    As text: the words, quoted for a shell, and ``more``, such as another way.
     """
 
     words: tuple[str, ...]
+    """``key=value``, which replaces what the command gives the key; ``~key``, which removes the key."""
     without: tuple[str, ...]
+    """Keys and sections whose words leave the command."""
     more: str
 
     def __new__(cls, *words: str, without: tuple[str, ...] = (), more: str = "") -> Line:
@@ -83,17 +80,8 @@ class Problem:
 class SettingError(ValueError):
     """Raised for a setting with a wrong value; has the fields of `Problem`."""
 
-    def __init__(
-        self,
-        key: str,
-        value: object,
-        *,
-        fix: str = "",
-        why: str = "",
-        valid: str | Sequence[str] = "",
-        seen: str = "",
-    ) -> None:
-        self.problem = Problem(key, value, fix, why, valid, seen)
+    def __init__(self, key: str, value: object, **said: Any) -> None:
+        self.problem = Problem(key, value, **said)
         super().__init__(str(self.problem))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from stat import S_IMODE
@@ -19,13 +19,12 @@ from filelock import FileLock, Timeout
 
 
 @contextmanager
-def locked(target: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
+def locked(target: Path | str, *, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock ``<target>.lock`` against other processes; it is released even if this one is killed.
 
     Args:
         on_wait: called once if another process holds the lock, before waiting for it.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(f"{target}.lock")
     try:
         lock.acquire(timeout=0)
@@ -38,27 +37,13 @@ def locked(target: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
         lock.release()
 
 
-@contextmanager
-def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
-    """Hold the lock ``<folder>/.lock``, without waiting for another process that holds it.
+def alone_in(folder: Path, error: type[Exception]) -> AbstractContextManager[None]:
+    """Hold the lock ``<folder>/.lock``, and raise the error at once if another process holds it."""
 
-    Args:
-        error: exception to raise if another process holds the lock.
+    def refuse() -> None:
+        raise error(f"another process works in {folder}; wait for it, or type folder=<a new folder>")
 
-    Raises:
-        error: the message has the line to type.
-    """
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as held:
-        raise error(
-            f"another process works in {folder}; wait for it, or type folder=<a new folder>"
-        ) from held
-    try:
-        yield
-    finally:
-        lock.release()
+    return locked(f"{folder}/", on_wait=refuse)
 
 
 @contextmanager
@@ -79,7 +64,13 @@ def appearing(target: Path) -> Iterator[Path]:
     try:
         yield folder
         folder.chmod(0o755)  # mkdtemp's 0o700 would hide the folder from others who share the cache
-        _allow_what_umask_allows(folder)
+        new = folder / ".new"
+        new.touch()
+        allowed = new.stat().st_mode
+        new.unlink()
+        for file in folder.rglob("*"):  # safetensors writes its own as 0o600
+            if file.is_file() and not file.is_symlink():
+                file.chmod(S_IMODE(file.stat().st_mode | allowed))
         folder.rename(target)
     except BaseException as error:
         shutil.rmtree(folder)
@@ -92,17 +83,6 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 """How an error of safetensors, which is no ``OSError``, says that of the system; here a disk that is full."""
 
 
-def _allow_what_umask_allows(folder: Path) -> None:
-    """Give each file the permissions of a new one; safetensors writes its own as 0o600."""
-    new = folder / ".new"
-    new.touch()
-    allowed = new.stat().st_mode
-    new.unlink()
-    for file in folder.rglob("*"):
-        if file.is_file() and not file.is_symlink():
-            file.chmod(S_IMODE(file.stat().st_mode | allowed))
-
-
 def move_aside(target: Path) -> Path:
     """Rename ``target`` to a free name next to it, ``<name>.old-<UTC time>``, and return that."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
@@ -112,21 +92,16 @@ def move_aside(target: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file, or of the names and the SHA-256 of all files of a folder."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(2**20):
+    if path.is_dir():
+        for file in sorted(file for file in path.rglob("*") if file.is_file()):
+            digest.update(f"{sha256(file)}  {file.relative_to(path).as_posix()}\n".encode())
+        return digest.hexdigest()
+    with path.open("rb") as stream:
+        while part := stream.read(2**20):
             digest.update(part)
     return digest.hexdigest()
-
-
-def sha256_of_all(path: Path) -> str:
-    """Return the SHA-256 of a file, or of the names and the SHA-256 of all files of a folder."""
-    if not path.is_dir():
-        return sha256(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    lines = [f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def module_file(name: str) -> Path | None:
@@ -167,35 +142,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def in_one_sentence(error: OSError, elsewhere: str | None = None) -> str | None:
-    """Say which file or folder cannot be read or written, why, and what to type.
+    """Say which file or folder cannot be read or written, why, and what to type for another place.
 
-    Args:
-        elsewhere: what to type for another place; for the cache folder it is known.
-
-    Returns:
-        None for an error that names no file, such as that of a connection.
+    An error that names no file, such as that of a connection, is None.
     """
+    said = f"{error.filename or 'a file'}: {error.strerror}"
     if error.errno in _FULL:
-        return (
-            f"{error.filename or 'a file'}: {error.strerror}. Free space there, and run the same command "
-            f"again; what was finished is kept"
-        )
-    if error.filename is None:
-        return None
-    if error.errno == errno.ENOENT:
-        return f"{error.filename}: {error.strerror}"
-    cache = cache_root()
-    if cache in (file := Path(os.fsdecode(error.filename)), *file.parents):
+        return f"{said}. Free space there, and run the same command again; what was finished is kept"
+    if error.filename is None or error.errno == errno.ENOENT:
+        return said if error.filename else None
+    if Path(os.fsdecode(error.filename)).is_relative_to(cache_root()):
         elsewhere = "export GRPO_VERL_EXT_CACHE=<another folder>"
-    return (
-        f"{error.filename}: {error.strerror}; valid is a place that this user may read and write"
-        + f". Type: {elsewhere}" * bool(elsewhere)
-    )
+    to_type = f". Type: {elsewhere}" if elsewhere else ""
+    return f"{said}; valid is a place that this user may read and write{to_type}"
 
 
 def cache_root() -> Path:
     """Return ``$GRPO_VERL_EXT_CACHE``, else ``grpo_verl_ext`` in ``$XDG_CACHE_HOME`` or in ``~/.cache``."""
-    own = os.environ.get("GRPO_VERL_EXT_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo_verl_ext"
+    own, of_user = (os.environ.get(name) for name in ("GRPO_VERL_EXT_CACHE", "XDG_CACHE_HOME"))
+    return Path(own) if own else Path(of_user or Path.home() / ".cache", "grpo_verl_ext")

@@ -24,9 +24,6 @@ Count = Annotated[int, Field(ge=1, lt=2**63)]
 """An integer ≥ 1 that fits int64."""
 Text = Annotated[str, Field(min_length=1)]
 
-_VALID, _EXAMPLE, _WHY, _FIX = "valid", "example", "why", "fix"
-"""What a message needs to know of a field, in its ``json_schema_extra``."""
-
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether the value is a number (not a bool) of at most `_LARGEST` in size."""
@@ -74,7 +71,7 @@ def option(  # the type of the field that it stands in for
         fix: the line to type where the key is missing or null, if it is not ``key=example``.
         constraints: pydantic's, such as ``gt=0``.
     """
-    said: dict[str, Any] = {_VALID: valid, _EXAMPLE: example, _WHY: why, _FIX: fix}
+    said: dict[str, Any] = {"valid": valid, "example": example, "why": why, "fix": fix}
     return Field(default, description=description, json_schema_extra=said, **constraints)
 
 
@@ -82,13 +79,13 @@ def said_of(field: FieldInfo) -> Mapping[str, Any]:
     """Return what `option` was told of a field, or the field's type tells."""
     said = field.json_schema_extra
     assert isinstance(said, dict)
-    if said[_VALID]:
+    if said["valid"]:
         return said
     if section_in(field) is not None:
-        return said | {_VALID: "a section, or null", _EXAMPLE: "null"}
+        return said | {"valid": "a section, or null", "example": "null"}
     words = (("true", "false") if each is bool else (each,) for each in _parts(field.annotation))
     names = tuple(each for each in chain(*words) if isinstance(each, str))
-    return said | {_VALID: names or formatannotation(field.annotation), _EXAMPLE: (*names, "<value>")[0]}
+    return said | {"valid": names or formatannotation(field.annotation), "example": (*names, "<value>")[0]}
 
 
 def section_in(field: FieldInfo) -> tuple[type[Section], bool] | None:
@@ -131,37 +128,28 @@ def read_section(model: type[_Model], values: Mapping[str, Any] | None, prefix: 
         raise _refused(model, plain, error.errors()[0]["loc"], prefix) from None
 
 
-_WRONG_NAME = ["[key]"]
-"""How pydantic says that a key of a mapping is wrong."""
-
-
 def _refused(
     model: type[Section], values: Mapping[str, Any], location: tuple[int | str, ...], prefix: str
 ) -> SettingError:
     name, *within = map(str, location)
     key, value = f"{prefix}.{name}", values.get(name)
+    if name in LEFT and name not in model.model_fields:
+        gone = f"{key} has left. Use instead: {LEFT[name]}"
+        return SettingError(key, value, seen=gone, fix=Line(without=(key,), more="the same without it"))
     if name not in model.model_fields:
-        if name in LEFT:
-            gone = f"{key} has left. Use instead: {LEFT[name]}"
-            return SettingError(key, value, seen=gone, fix=Line(without=(key,), more="the same without it"))
         near = get_close_matches(name, model.model_fields, n=1)
         fix = Line(f"~{key}", f"++{prefix}.{near[0]}={value}") if near else f"~{key} to remove it"
         valid = tuple(model.model_fields)
         return SettingError(key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=fix)
     field = model.model_fields[name]
-    if (inner := section_in(field)) is not None:
-        section, by_name = inner
-        names, within = within[:by_name], within[by_name:]
-        if within and within != _WRONG_NAME:
-            for each in names:
-                key, value = f"{key}.{each}", values[name][each]
-            return _refused(section, value or {}, tuple(within), key)
+    section, by_name = section_in(field) or (Section, False)
+    names, within = within[:by_name], within[by_name:]
+    if section is not Section and within not in ([], ["[key]"]):  # pydantic's word for a key that is wrong
+        for each in names:
+            key, value = f"{key}.{each}", values[name][each]
+        return _refused(section, value or {}, tuple(within), key)
     said = said_of(field)
-    line = (value is None and said[_FIX]) or _line(key, said[_EXAMPLE])
-    return SettingError(key, value, why=said[_WHY], valid=said[_VALID], fix=line)
-
-
-def _line(key: str, example: str) -> str:
-    """Return the line to type; a placeholder such as ``<value>`` is for a reader alone."""
-    line = Line(f"{key}={example}")
-    return str(line) if "<" in example or "…" in example else line
+    line = Line(f"{key}={said['example']}")
+    # a placeholder such as <value> is for a reader alone
+    fix = (value is None and said["fix"]) or (str(line) if set("<…") & set(line) else line)
+    return SettingError(key, value, why=said["why"], valid=said["valid"], fix=fix)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _VARIABLE = "RAY_ADDRESS"
@@ -28,15 +28,12 @@ _ADDRESS = re.compile(r"\+*ray_kwargs\.ray_init(?:\.address=|=.*\baddress:)\s*['
 
 @dataclass(frozen=True)
 class WhichRay:
-    """The Ray that a training, or another command, will use.
-
-    Attributes:
-        address: as ``ray.init`` takes it.
-        given_by: the environment variable or key that gives the address; None if none does.
-    """
+    """The Ray that a training, or another command, will use."""
 
     address: str
+    """As ``ray.init`` takes it."""
     given_by: str | None = None
+    """The environment variable or key that gives the address; None if none does."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -53,17 +50,15 @@ class WhichRay:
         return f"Ray: the one at {self.address}, which {self.given_by} names"
 
 
-def which_ray(overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> WhichRay:
+def which_ray(overrides: Sequence[str] = ()) -> WhichRay:
     """Return the Ray of the overrides' last address, else that of the environment, else one of its own."""
     found = [match["address"] for match in map(_ADDRESS.match, overrides) if match]
-    return by_address(found[-1] if found and found[-1] != "null" else None, environment)
+    return by_address(found[-1] if found and found[-1] != "null" else None)
 
 
-def by_address(said: str | None, environment: Mapping[str, str] | None = None) -> WhichRay:
+def by_address(said: str | None) -> WhichRay:
     """Return the Ray of an address in verl's configuration, else that of the environment, else its own."""
-    of_environment = (os.environ if environment is None else environment).get(_VARIABLE, "")
+    of_environment = os.environ.get(_VARIABLE, "")
     if said and not (said == "auto" and of_environment):  # ray.init prefers the environment to "auto", too
         return WhichRay(said, _KEY)
-    if of_environment:
-        return WhichRay(of_environment, _VARIABLE)
-    return WhichRay(OWN)
+    return WhichRay(of_environment, _VARIABLE) if of_environment else WhichRay(OWN)

@@ -132,8 +132,8 @@ def test_no_trl(settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pairs_to_replay_that_are_not_there_or_not_pairs(settings, tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
-    with pytest.raises(FileNotFoundError, match=str(file)):
+    with pytest.raises(IterateError, match=f"{file} cannot be read"):
         checked_rule(settings(replay_from=str(file)), OmegaConf.create())
     write_examples(file, [Pair("1+1=?", "2", "3")])
-    with pytest.raises(IterateError, match=rf"{file}, line 1, is not a steps"):
+    with pytest.raises(IterateError, match=rf"{file}, line 1, is no record of Steps"):
         checked_rule(settings(replay_from=str(file), **OF_STEPS), OmegaConf.create())

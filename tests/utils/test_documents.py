@@ -12,8 +12,8 @@ from grpo_verl_ext.utils.documents import (
     as_plain,
     from_plain,
     parse_json,
-    parse_lines,
     read_json,
+    read_lines,
     read_yaml,
 )
 
@@ -110,18 +110,18 @@ def test_damaged_json_has_one_reason(content: bytes, tmp_path: Path) -> None:
 
 def test_json_is_taken_as_it_is() -> None:
     """A program wrote it: text is no number, and a dataclass without the base ignores more keys."""
-    with pytest.raises(DocumentError, match=r"steps is a str: "):
+    with pytest.raises(DocumentError, match=r"steps is '2': "):
         from_plain(as_plain(WHOLE) | {"steps": "2"}, Whole)
     with pytest.raises(DocumentError, match=r"step is 3: "):
         from_plain(as_plain(WHOLE) | {"step": 3}, Whole)
     assert parse_json(b'{"name": "a", "more": 1}', Part) == Part("a")
 
 
-def test_a_line_is_named_by_its_number() -> None:
-    content = [b'{"name": "a"}', b"{"]
-    lines = parse_lines(Path("a.jsonl"), content, Part, WrongError, what="no part", then="; mend it")
-    assert next(lines) == Part("a")
-    with pytest.raises(
-        WrongError, match=r"^a\.jsonl, line 2, is no part \(.*\)\. It was left in place; mend"
-    ):
+def test_a_line_is_named_by_its_number(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"name": "a\u2028b"}\n{')
+    assert [*read_lines(file, Part, WrongError, what="parts", only_whole=True)] == [Part("a\u2028b")]
+    lines = read_lines(file, Part, WrongError, what="parts")
+    assert next(lines) == Part("a\u2028b")
+    with pytest.raises(WrongError, match=rf"^{file}, line 2, is no record of parts \(.*\)\. It was left in"):
         next(lines)

@@ -32,7 +32,6 @@ NO_SIZES = (
     ("overrides", "variable", "address", "given_by"),
     [
         ([], None, "local", None),
-        ([], "", "local", None),
         ([], "head:6379", "head:6379", "RAY_ADDRESS"),
         ([], "local", "local", "RAY_ADDRESS"),
         ([f"+{KEY}=other:6379"], "head:6379", "other:6379", KEY),
@@ -50,9 +49,14 @@ NO_SIZES = (
     ],
 )
 def test_an_address_that_was_given_or_a_ray_of_its_own(
-    overrides: list[str], variable: str | None, address: str, given_by: str | None
+    overrides: list[str],
+    variable: str | None,
+    address: str,
+    given_by: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ray = which_ray(overrides, {} if variable is None else {"RAY_ADDRESS": variable})
+    monkeypatch.setenv("RAY_ADDRESS", variable or "")
+    ray = which_ray(overrides)
     assert (ray.address, ray.given_by) == (address, given_by)
     assert ray.arguments == (OWN if address == "local" else NO_SIZES)
     assert ray.words.startswith(
