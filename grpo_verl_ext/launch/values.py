@@ -17,7 +17,7 @@ from grpo_verl_ext.catalogue.presets import OURS
 from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.proof.judge import unread
-from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Problem, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
@@ -71,15 +71,17 @@ def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
         yield from dict(leaves(content))
 
 
-def _replaced(preset: str, config: DictConfig, overrides: Sequence[str], *, yours: bool = False) -> list[str]:
-    """Return a sentence for each other value than the preset's: those left to the user, or the others."""
+def _replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> dict[str, list[str]]:
+    """Return a sentence for each other value than the preset's; ``yours`` are those left to the user."""
     sources, free = _sources(preset, overrides), left_to_user(preset)
-    return [
-        f"{key}={as_typed(now)} ({sources.get(key, 'configuration').partition(':')[0]}); the preset has "
-        f"{as_typed(own)}: {PRESETS[preset].comments.get(key, ALGORITHMS[preset].paper)}"
-        for key, (own, now) in differing(config).items()
-        if (key in free) is yours
-    ]
+    found: dict[str, list[str]] = {"yours": [], "replaced": []}
+    for key, (own, now) in differing(config).items():
+        source = sources.get(key, "configuration").partition(":")[0]
+        place = PRESETS[preset].comments.get(key, ALGORITHMS[preset].paper)
+        found["yours" if key in free else "replaced"].append(
+            f"{key}={as_typed(now)} ({source}); the preset has {as_typed(own)}: {place}"
+        )
+    return found
 
 
 def configured(
@@ -116,8 +118,7 @@ def shown(
             {"key": key, "value": _plain(setting(config, key)), "source": sources.get(key, otherwise)}
             for key in keys
         ],
-        "yours": _replaced(preset, config, overrides, yours=True),
-        "replaced": _replaced(preset, config, overrides),
+        **_replaced(preset, config, overrides),
         "changes_nothing": [each.problem.reason for each in unused],
         "not_of_the_paper": [
             f"{key}={as_typed(setting(config, key))}: {comment}"
@@ -131,8 +132,8 @@ def print_head(preset: str, config: DictConfig | None, overrides: Sequence[str])
     """Print the preset, its paper and, with a configuration, every value of it that is another there."""
     console = make_console()
     console.print(f"{preset}: {ALGORITHMS[preset].paper}")
-    for title, yours in (("yours", True), ("replaced", False)):
-        for each in _replaced(preset, config, overrides, yours=yours) if config is not None else ():
+    for title, sentences in ({} if config is None else _replaced(preset, config, overrides)).items():
+        for each in sentences:
             console.print(f"  {title}: {each}")
 
 
@@ -143,7 +144,7 @@ def print_values(content: Mapping[str, Any]) -> None:
         table.add_column(name, overflow="fold")
     for each in content["values"]:
         table.add_row(each["key"], as_typed(each["value"]), each["source"])
-    print_table(console, table)
+    console.print(table, "")
     different = [*content["replaced"], *content["not_of_the_paper"]] or ["nothing that the preset sets"]
     for title, sentences in (
         ("yours", content["yours"]),

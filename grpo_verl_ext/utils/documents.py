@@ -188,17 +188,15 @@ _NULL, _TEXT, _MERGE, *_NUMBERS = (
 
 
 def _load(source: str | TextIO, hint: Any) -> Any:
+    import yaml
     from omegaconf._utils import get_yaml_loader  # what OmegaConf.load uses; it reads 1e-6 as a number
 
-    loader = get_yaml_loader()(source)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _keep_text(node, hint)
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
+    loader = get_yaml_loader()
+    node = yaml.compose(source, loader)
+    if node is None:
+        return None
+    _keep_text(node, hint)
+    return loader("").construct_document(node)
 
 
 def _keep_text(node: Node, hint: Any) -> None:

@@ -179,12 +179,12 @@ def test_files_keep_every_character(tmp_path_factory, examples) -> None:
     assert read_examples(file, type(examples[0]) if examples else Pair) == examples
 
 
-@pytest.mark.parametrize(("kind", "what"), [(Pair, "a pair"), (Steps, "a steps")])
+@pytest.mark.parametrize("kind", [Pair, Steps])
 @pytest.mark.parametrize("broken", ["{", '{"prompt": "p"}', '{"prompt": 1, "more": 2}', "[]"])
-def test_a_line_that_is_no_example_is_named_and_left(tmp_path: Path, kind, what: str, broken: str) -> None:
+def test_a_line_that_is_no_example_is_named_and_left(tmp_path: Path, kind, broken: str) -> None:
     file = tmp_path / "examples.jsonl"
     file.write_text(broken + "\n")
-    with pytest.raises(IterateError, match=rf"examples\.jsonl, line 1, is not {what}"):
+    with pytest.raises(IterateError, match=rf"examples\.jsonl, line 1, is no record of {kind.__name__}"):
         read_examples(file, kind)
     assert file.read_text() == broken + "\n"
 
