@@ -7,7 +7,6 @@ import math
 import platform as host
 import sys
 from contextlib import redirect_stdout
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import ray
@@ -96,7 +95,7 @@ def _gradients() -> tuple[str, str | None]:
     others = sorted(name for name, distance in away.items() if distance > TOLERANCE)
     none = sorted(name for name, distance in away.items() if math.isnan(distance))
     number = f"{len(away) - len(others) - len(none)} of {len(away)}"
-    said = f"{number} presets compute their paper's gradient on verl {version('verl')}"
+    said = f"{number} presets compute their paper's gradient on verl {which_verl().version}"
     wrong = (
         f"this verl computes another gradient for {', '.join(others)}. Type: {INSTALL}" if others else None
     )

@@ -26,6 +26,7 @@ def locked(target: Path | str, *, on_wait: Callable[[], None]) -> Iterator[None]
         on_wait: called once if another process holds the lock, before waiting for it.
     """
     lock = FileLock(f"{target}.lock")
+    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
     try:
         lock.acquire(timeout=0)
     except Timeout:
