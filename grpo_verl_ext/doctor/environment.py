@@ -123,14 +123,7 @@ def seen_here() -> _Seen:
 
 
 def seen_by_a_worker() -> _Seen:
-    """Return the same for a worker of a Ray started for this, or of the cluster in RAY_ADDRESS.
-
-    Raises:
-        ValueError: ray.init refuses the address.
-        RuntimeError: Ray does not start.
-        TimeoutError: the worker does not answer.
-        ray.exceptions.RayError: the worker fails.
-    """
+    """Return the same for a worker of a Ray started for this, or of the cluster in RAY_ADDRESS."""
     address = which_ray().address
     try:
         ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)

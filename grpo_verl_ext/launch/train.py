@@ -118,11 +118,7 @@ class _AsksFirst:
 def run_training(
     preset: str, overrides: Sequence[str], config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
 ) -> None:
-    """Train with the preset, the other words of verl's command line, and two of Hydra's options.
-
-    Raises:
-        SystemExit: the training is refused, or Hydra reports its failure.
-    """
+    """Train with the preset, the other words of verl's command line, and two of Hydra's options."""
     # Hydra reads another path as a part of the name of the module that is imported here
     where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
     flags = [f"--config-path={where}"] * (config_path != CONFIG_PATH)

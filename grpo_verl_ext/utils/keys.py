@@ -62,11 +62,7 @@ def setting(config: DictConfig, key: str, default: Any = None) -> Any:
 
 
 def written(algorithm: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the section ``grpo_ext`` of verl's ``algorithm`` unchecked; empty if there is none.
-
-    Raises:
-        SettingError: it or ``algorithm`` is not a section.
-    """
+    """Return the section ``grpo_ext`` of verl's ``algorithm`` unchecked; empty if there is none."""
     if algorithm is None:
         return {}
     if not isinstance(algorithm, Mapping):

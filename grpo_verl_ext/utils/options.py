@@ -114,11 +114,7 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 
 def read_section(model: type[_Model], values: Mapping[str, Any] | None, prefix: str) -> _Model:
-    """Return a section of the configuration, checked.
-
-    Raises:
-        SettingError: the first unknown key or wrong value.
-    """
+    """Return a section of the configuration; its first unknown key or wrong value is a `SettingError`."""
     plain: Any = dict(values or {})
     if isinstance(values, DictConfig):
         plain = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
