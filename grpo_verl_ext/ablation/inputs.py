@@ -15,7 +15,7 @@ from grpo_verl_ext.ablation.state import Record
 from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.files import module_file, sha256
+from grpo_verl_ext.utils.files import module_file, sha256_of_all
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, SECTION, key_of, setting
 
 _STARTS = (
@@ -35,7 +35,7 @@ def inputs_of(config: DictConfig) -> dict[str, str]:
 
     A list's second file has the key ``data.train_files[1]``.
     """
-    return {key: sha256(path) for key, path in _files(config) if path.exists()}
+    return {key: sha256_of_all(path) for key, path in _files(config) if path.exists()}
 
 
 def _files(config: DictConfig) -> Iterator[tuple[str, Path]]:

@@ -13,7 +13,7 @@ from grpo_verl_ext.iterate.rounds import PARTS, IterateManifest, read_manifest, 
 from grpo_verl_ext.iterate.settings import IterateSettings, Round
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.utils.console import make_console
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.verl_plugin.usage import own_task
 
 
@@ -45,7 +45,7 @@ def run_iterate(settings: IterateSettings) -> None:
         rule,
         lambda this, title: console.print(f"round {this.number}: {title}; {this.folder} has the output"),
     )
-    console.print(_table(manifest), "")
+    print_table(console, _table(manifest))
     console.print(f"{Path(settings.folder) / 'manifest.json'}")
 
 

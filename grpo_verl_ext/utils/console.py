@@ -13,6 +13,7 @@ from grpo_verl_ext.utils.files import in_one_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _UNLIMITED = 10_000
 """Columns of a console that is not a terminal."""
@@ -35,6 +36,11 @@ def make_console(*, at_least: int = 0, stderr: bool = False) -> Console:
     console = Console(soft_wrap=True, highlight=False, markup=False, stderr=stderr)
     console.width = max(console.width, at_least) if console.is_terminal else _UNLIMITED
     return console
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print the table and a blank line."""
+    console.print(table, "")
 
 
 @contextmanager
