@@ -270,8 +270,12 @@ def _ablate_plan(
     overrides: _Overrides = None,
     retry_failed: _RetryFailed = False,
     *,
-    pilot: Annotated[Path | None, typer.Option(help="Take the spread from this folder or table.")] = None,
-    sd: Annotated[float | None, typer.Option(help="Take this SD of paired differences.")] = None,
+    pilot: Annotated[
+        Path | None, typer.Option(help="Estimate the power from this grid's folder or a report's table.")
+    ] = None,
+    sd: Annotated[
+        float | None, typer.Option(help="Compute the power from this SD of paired differences.")
+    ] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import read_grid
@@ -313,8 +317,13 @@ def _ablate_run(
 @_ablate.command("report")
 def _ablate_report(
     source: Annotated[Path, typer.Argument(metavar="FOLDER", help="Read this folder or metrics.parquet.")],
-    output: Annotated[Path | None, typer.Option(help="Write the report into this folder.")] = None,
-    tracker: Annotated[str | None, typer.Option(help="Also send it to this tracker, such as wandb.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
+    ] = None,
+    tracker: Annotated[
+        str | None,
+        typer.Option(help="Also send curves and verdicts to this tracker of verl's, such as wandb."),
+    ] = None,
 ) -> None:
     """Compare the finished runs: verdicts, differences paired by seed, intervals, figures."""
     with one_message("ablate", extra="ablation", elsewhere="--output <another folder>"):

@@ -15,7 +15,11 @@ class TrackerError(ValueError):
 def pusher(name: str) -> Callable[..., None]:
     """Return what logs rows, by their steps, as one run of a project: (project, run, configuration, rows).
 
-    TrackerError: before anything is sent, where verl would go on without a tracker that it cannot reach.
+    Args:
+        name: one of verl's values of ``trainer.logger``.
+
+    Raises:
+        TrackerError: before anything is sent, where verl would go on without a tracker that it cannot reach.
     """
     valid = [each for each in known_loggers() if each in TRACKERS]
     if name not in valid:
