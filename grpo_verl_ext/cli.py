@@ -320,15 +320,9 @@ def _ablate_report(
     output: Annotated[
         Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
     ] = None,
-    tracker: Annotated[
-        str | None,
-        typer.Option(help="Also send curves and verdicts to this tracker of verl's, such as wandb."),
-    ] = None,
 ) -> None:
     """Compare the finished runs: verdicts, differences paired by seed, intervals, figures."""
     with one_message("ablate", extra="ablation", elsewhere="--output <another folder>"):
         from grpo_verl_ext.ablation.terminal import print_report
-        from grpo_verl_ext.launch.tracker import pusher
 
-        push = None if tracker is None else pusher(tracker)
-        print_report(source, output=output, push=push)
+        print_report(source, output=output)

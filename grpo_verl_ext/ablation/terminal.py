@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, ru
 from grpo_verl_ext.ablation.kept import check_unchanged, keep_grid, note_beginning
 from grpo_verl_ext.ablation.page import COLOURS, write_page
 from grpo_verl_ext.ablation.plan import declared_starts, print_power, run_until_decided
-from grpo_verl_ext.ablation.report import report_of, tracked, write_files
+from grpo_verl_ext.ablation.report import report_of, write_files
 from grpo_verl_ext.ablation.run import check_clean, check_records, check_resumed, go
 from grpo_verl_ext.ablation.state import (
     Progress,
@@ -176,15 +176,12 @@ def _train(
     return all(status.state is State.FINISHED for status in statuses)
 
 
-def print_report(
-    source: Path, *, output: Path | None = None, push: Callable[..., None] | None = None
-) -> None:
+def print_report(source: Path, *, output: Path | None = None) -> None:
     """Compare a grid's finished runs on the terminal and in files.
 
     Args:
         source: the grid's folder, or the table of a report; the files go into that folder.
         output: take the files into this folder instead.
-        push: sends project, name, configuration and rows, numbers by step, to a tracker; None: nowhere.
     """
     results, of_source = read_any(source)
     report, console = report_of(results), make_console(at_least=_WIDTH)
@@ -208,8 +205,6 @@ def print_report(
     folder.mkdir(parents=True, exist_ok=True)
     for file in [*write_files(report, folder), write_page(report, folder)]:
         console.print(str(file))
-    if push is not None:
-        push(of_source.resolve().name, "report", *tracked(report))
 
 
 def _runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
+import wandb
 from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save_file
@@ -325,6 +326,23 @@ class TestDriver:
         )
         assert line.endswith("(silent with '++algorithm.grpo_ext.silence=[group-size]')")
         assert "Traceback" not in found.stderr
+
+
+def test_a_grid_is_refused_for_a_logger_without_its_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One training is only warned."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    wandb.teardown()  # it keeps what it has read
+    group = ["actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
+    config = composed(["+algo=grpo", *group, "trainer.logger=[console,wandb]"])
+    preflight.check_training(config)
+    with pytest.raises(SettingError, match=r"trainer\.logger=\[console,wandb\], but wandb has no key here"):
+        preflight.check_run_of_many(config)
 
 
 def test_a_run_that_only_validates_is_refused_nothing_of_updates() -> None:
