@@ -22,7 +22,7 @@ from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training
 from grpo_verl_ext.runs.metrics import CorruptDumpError, read_dump
 from grpo_verl_ext.utils.console import one_message
-from grpo_verl_ext.utils.plotting import line_style, looks, save_figure
+from grpo_verl_ext.utils.plotting import looks, save_figure
 from grpo_verl_ext.verl_plugin.compose import composed
 
 BINS = 5
@@ -152,7 +152,7 @@ def drawn(bins: Sequence[Bin], presets: Sequence[str]) -> Figure:
         lengths = [each.mean_length for each in chosen]
         for number, preset in enumerate(presets):
             weights = [each.weights[preset] for each in chosen]
-            axes.plot(lengths, weights, **looks(number), linestyle=line_style(number), label=preset)
+            axes.plot(lengths, weights, **looks(number), label=preset)
         axes.axhline(1, color="0.6", linewidth=1, zorder=0)
         axes.grid(alpha=0.3)
         axes.set(xlabel="length of the response, tokens")

@@ -1,13 +1,10 @@
-"""Numbers of curves, and comparisons of variants over few seeds: intervals, and differences paired by seed.
-
-The table of the results becomes curves, these become numbers, and these the rows of the report.
-"""
+"""Numbers of curves, and differences of variants, paired by seed, with their intervals and tests."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -20,11 +17,7 @@ from scipy import integrate, special, stats
 from grpo_verl_ext.ablation.state import STEP_SECONDS
 from grpo_verl_ext.ablation.table import Results
 
-# statsmodels is imported where it is needed: it takes half a second, and exploratory grids need none of it.
-
 CONFIDENCE = 0.95
-NO_SPREAD = 1e-12
-"""Standard deviations below this share of the values are rounding."""
 
 
 def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[float]]:
@@ -34,10 +27,10 @@ def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[
     return {(run.variant, run.seed): found[run.name] for run in results.compared if run.name in found}
 
 
-def steps_of_most(curves: Mapping[tuple[str, int], pd.Series[float]]) -> list[int]:
-    """The steps that more than half of the curves have, rising."""
+def steps_of_most(curves: Mapping[tuple[str, int], pd.Series[float]]) -> set[int]:
+    """The steps that more than half of the curves have."""
     counted = Counter(step for curve in curves.values() for step in curve.index)
-    return sorted(step for step, count in counted.items() if 2 * count > len(curves))
+    return {step for step, count in counted.items() if 2 * count > len(curves)}
 
 
 def _area(curve: pd.Series[float]) -> float:
@@ -48,8 +41,8 @@ def _area(curve: pd.Series[float]) -> float:
 
 def _second_half(curve: pd.Series[float]) -> float:
     """Mean over the steps after half of the last one."""
-    later = curve[2 * curve.index > curve.index[-1]]
-    return float((later if len(later) else curve).mean(skipna=False))
+    last = curve.index[-1]
+    return float(curve.loc[min(last // 2 + 1, last) :].mean(skipna=False))
 
 
 MEASURES: dict[str, Callable[[pd.Series[float]], float]] = {
@@ -75,9 +68,9 @@ def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int
         usual, last = steps_of_most(curves), results.settings.steps
         found = {name: {variant: dict[int, float]() for variant in results.variants} for name in MEASURES}
         for (variant, seed), curve in curves.items():
-            if usual and curve.index[-1] >= last and {*usual} <= {*curve.index}:
+            if usual and curve.index[-1] >= last and usual <= {*curve.index}:
                 for name, number in MEASURES.items():
-                    found[name][variant][seed] = number(curve[usual])
+                    found[name][variant][seed] = number(curve[curve.index.isin(usual)])
         results.values[metric] = found
     return results.values[metric][measure]
 
@@ -97,108 +90,80 @@ def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.floa
     return mean, std, mean - half, mean + half
 
 
-def summarize(values: Sequence[float]) -> dict[str, Any]:
-    """Number of seeds, mean, standard deviation and 95 % interval; None with one seed, and for a NaN."""
-    numbers: list[float | None] = [fmean(values), None, None, None]
-    if len(values) > 1 and all(map(math.isfinite, values)):
-        numbers = [float(each) for each in interval(np.array(values), CONFIDENCE)]
-    return {"seeds": len(values), **dict(zip(("mean", "std", "low", "high"), numbers, strict=True))}
-
-
-@dataclass(frozen=True)
-class _Versus:
+@dataclass(frozen=True, kw_only=True)
+class Paired:
     """A variant minus another over their common seeds; None where the seeds are too few or do not differ."""
 
-    seeds: int
-    difference: float
+    by_seed: dict[int, float]
+    """Seed → difference."""
+    difference: float | None = None
+    """Mean of ``by_seed``."""
     low: float | None = None
     high: float | None = None
-    """95 % interval of the mean difference: Student's t on the differences of the pairs."""
+    """Interval of the mean difference: Student's t on the differences."""
     p: float | None = None
     """Two-sided paired t-test."""
 
-
-def compare(variant: Mapping[int, float], baseline: Mapping[int, float]) -> _Versus | None:
-    """Compare two variants, each seed → value, paired by seed; None without a common seed."""
-    common = sorted(variant.keys() & baseline.keys())
-    if not common:
-        return None
-    differences = [variant[seed] - baseline[seed] for seed in common]
-    whole = summarize(differences)
-    largest = max(abs(value) for seed in common for value in (variant[seed], baseline[seed]))
-    if whole["std"] is None or whole["std"] <= NO_SPREAD * largest:
-        # One seed, the same difference with every seed but for rounding, or NaN: no t-distribution.
-        return _Versus(len(common), whole["mean"])
-    p = float(stats.ttest_1samp(differences, 0.0).pvalue)
-    return _Versus(len(common), whole["mean"], whole["low"], whole["high"], p)
+    @property
+    def starts(self) -> int:
+        """Number of common seeds."""
+        return len(self.by_seed)
 
 
-def paired_tests(
-    differences: NDArray[np.float64], margin: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Test differences of n pairs for being 0, and for being within ±margin (two one-sided tests).
+def paired(by_seed: dict[int, float], largest: float, level: float) -> Paired:
+    """Test the differences of pairs.
 
     Args:
-        differences: ``(…, n)`` with n ≥ 2 and some spread.
-
-    Returns:
-        The p-values of both, ``(…)``.
+        largest: of the absolute values that were compared; differences that scatter by less than 1e-12 of it
+            are the same but for rounding, and have no t-distribution.
+        level: of the interval.
     """
-    from statsmodels.stats.weightstats import DescrStatsW
+    mean, std, low, high = map(float, interval(np.array([*by_seed.values()]), level))
+    if std > 1e-12 * largest:
+        p = float(stats.ttest_1samp([*by_seed.values()], 0.0).pvalue)
+        return Paired(by_seed=by_seed, difference=mean, low=low, high=high, p=p)
+    return Paired(by_seed=by_seed, difference=mean)
 
-    *shape, count = differences.shape
-    p = stats.ttest_1samp(differences, 0.0, axis=-1).pvalue
-    p_equal = DescrStatsW(differences.reshape(-1, count).T).ttost_mean(-margin, margin)[0]
-    return p, np.reshape(p_equal, shape)
+
+def compare(variant: Mapping[int, float], baseline: Mapping[int, float]) -> Paired | None:
+    """Compare two variants, each seed → value, paired by seed; None without a common seed."""
+    pairs = {seed: (variant[seed], baseline[seed]) for seed in sorted(variant.keys() & baseline.keys())}
+    largest = max((abs(value) for pair in pairs.values() for value in pair), default=0.0)
+    differences = {seed: own - base for seed, (own, base) in pairs.items()}
+    return paired(differences, largest, CONFIDENCE) if pairs else None
+
+
+def p_of_equality(differences: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
+    """The larger p of two one-sided tests for the differences of pairs, ``(…, n)``, being within ±margin."""
+    above = stats.ttest_1samp(differences, -margin, axis=-1, alternative="greater").pvalue
+    below = stats.ttest_1samp(differences, margin, axis=-1, alternative="less").pvalue
+    return np.asarray(np.maximum(above, below))
 
 
 def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Adjust the p-values of m comparisons by Holm's rule.
+    """Adjust p-values by Holm's rule; NaN, a comparison that was not tested, counts as 1 and stays NaN."""
+    from statsmodels.stats.multitest import multipletests  # it takes half a second, and few grids need it
 
-    Args:
-        p_values: ``(…, m)``; NaN, a comparison that could not be tested, counts as 1 and keeps its place.
-    """
-    from statsmodels.stats.multitest import multipletests
-
-    known = np.nan_to_num(p_values, nan=1.0)
-    adjusted = np.apply_along_axis(lambda each: multipletests(each, method="holm")[1], -1, known)
+    adjusted = multipletests(np.nan_to_num(p_values, nan=1.0), method="holm")[1]
     return np.where(np.isnan(p_values), np.nan, adjusted)
 
 
-@dataclass(frozen=True)
-class Band:
-    """The curve of one variant over its finished seeds, at the steps that all of them measured."""
-
-    variant: str
-    number: int
-    """Index of the variant, which fixes its colour and marker in every figure."""
-    steps: list[int]
-    seeds: NDArray[np.float64]
-    """(seeds, steps)"""
-    mean: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    """95 % interval, by step; NaN with one seed."""
-
-
-def bands(results: Results, metric: str) -> list[Band]:
-    """The curves of a metric, the baseline first, without variants that do not have it."""
-    found, curves = [], curves_of(results, metric)
-    for number, variant in enumerate(results.variants):
-        own = [curves.get((variant, seed), pd.Series(dtype=float)) for seed in results.seeds_of(variant)]
-        shared = pd.concat(own, axis=1, join="inner").sort_index() if own else pd.DataFrame()
-        if len(shared):
-            values = shared.to_numpy()
-            mean, _, low, high = interval(values, CONFIDENCE)
-            found.append(Band(variant, number, shared.index.tolist(), values.T, mean, low, high))
+def curves_by_variant(results: Results, metric: str) -> dict[str, pd.DataFrame]:
+    """Variant, the baseline first → its curves by seed, at the steps that all of them have."""
+    found, curves = {}, curves_of(results, metric)
+    for variant in results.variants:
+        own = {seed: curve for (name, seed), curve in curves.items() if name == variant}
+        if own and len(shared := pd.concat(own, axis=1, join="inner")):
+            found[variant] = shared
     return found
 
 
 def report_rows(results: Results) -> list[dict[str, Any]]:
     """One for each metric, measure and variant that has finished runs with the metric, as plain values.
 
-    They are those of `summarize`, ``versus_`` and `_Versus`, ``adjusted_p`` after Benjamini–Hochberg over the
-    variants of this metric and measure, and ``by_seed``.
+    They have number, mean, standard deviation and 95 % interval of the seeds, what `compare` gives as
+    ``versus_…``, ``adjusted_p`` after Benjamini–Hochberg over the variants of this metric and measure, and
+    ``by_seed``.
     """
     primary, baseline = results.settings.primary, results.settings.base_variant
     numbers: list[tuple[str, str]] = [(primary.metric, primary.measure)] if primary else []
@@ -208,9 +173,11 @@ def report_rows(results: Results) -> list[dict[str, Any]]:
         values, tested = values_of(results, metric, measure), []
         for variant in (name for name in results.variants if values[name]):
             row: dict[str, Any] = {"metric": metric, "measure": measure, "variant": variant}
-            row |= summarize([*values[variant].values()])
-            versus = None if variant == baseline else compare(values[variant], values[baseline])
-            row |= {f"versus_{name}": value for name, value in (vars(versus) if versus else {}).items()}
+            summary = map(float, interval(np.array([*values[variant].values()]), CONFIDENCE))
+            row |= {"seeds": len(values[variant])}
+            row |= zip(("mean", "std", "low", "high"), summary, strict=True)
+            if variant != baseline and (versus := compare(values[variant], values[baseline])):
+                row |= {f"versus_{name}": value for name, value in vars(versus).items() if name != "by_seed"}
             rows.append(row | {"adjusted_p": None, "by_seed": values[variant]})
             tested += [rows[-1]] if row.get("versus_p") is not None else []
         corrected = stats.false_discovery_control([row["versus_p"] for row in tested]) if tested else ()

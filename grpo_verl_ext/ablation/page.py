@@ -6,29 +6,19 @@ They are the forest plot of the differences, and learning curves with interval b
 from __future__ import annotations
 
 import base64
-import math
-import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation.measures import CONFIDENCE, Band, bands
-from grpo_verl_ext.ablation.report import Difference, Report
+from grpo_verl_ext.ablation.measures import CONFIDENCE, curves_by_variant, interval
+from grpo_verl_ext.ablation.report import Report, runs_asked_for
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome
 from grpo_verl_ext.utils.files import write_whole
-from grpo_verl_ext.utils.plotting import line_sample, line_style, svg
-from grpo_verl_ext.utils.plotting import looks as looks_of
+from grpo_verl_ext.utils.plotting import drawn, looks
 
-_PAGE = "report.html"
-_NAMED = 6
-"""Largest number of variants that the title names."""
 _GREEN, _PURPLE = "#00694a", "#6b2d73"
 COLOURS: dict[str, str] = {
     **{VerdictOutcome.SHOWN: _GREEN, VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
@@ -57,12 +47,6 @@ def write_page(report: Report, folder: Path) -> Path:
 
     All values are escaped, and invisible characters replaced by their code point.
     """
-    # For hundreds of runs these are some 10 MB; joined as text they would take twice that.
-    write_whole(folder / _PAGE, b"".join(piece.encode() for piece in _pieces(report)))
-    return folder / _PAGE
-
-
-def _pieces(report: Report) -> Iterator[str]:
     environment = Environment(
         loader=PackageLoader("grpo_verl_ext", "ablation"),
         autoescape=True,
@@ -71,36 +55,38 @@ def _pieces(report: Report) -> Iterator[str]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    results = report.results
-    title = ", ".join(results.variants)
-    if len(results.variants) > _NAMED:
-        title = f"{len(results.variants)} variants of {' × '.join(results.settings.axes)}"
+    results, settings = report.results, report.results.settings
+    records = [run.record for run in results.runs if run.record is not None]
     made_with = [
         f"commit {record.git_revision or 'unknown'}; "
         + ", ".join(f"{name} {version}" for name, version in record.versions.items())
         + f"; {record.machine}" * (record.machine is not None)
-        for record in (run.record for run in results.runs)
-        if record is not None
+        for record in records
     ]
-    behaviour = {
-        label: bands(results, name) for name, label in _BEHAVIOUR.items() if name not in report.curves
-    }
-    return environment.get_template("page.html.jinja").generate(
+    learnt = dict.fromkeys([report.compared.metric, *settings.metrics])
+    behaviour = {label: metric for metric, label in _BEHAVIOUR.items() if metric not in learnt}
+    title = ", ".join(results.variants)
+    page = environment.get_template("page.html.jinja").render(
         report=report,
-        title=title,
-        settings=results.settings,
+        title=title
+        if len(title) < 200
+        else f"{len(results.variants)} variants of {' × '.join(settings.axes)}",
+        settings=settings,
         colours=COLOURS,
-        runs=report.asked_for,
+        runs=runs_asked_for(results),
         made_with=dict.fromkeys(made_with),
         finished=len(results.compared),
-        forest=_forest_picture(report),
-        curves=[_small(drawn, metric) for metric, drawn in report.curves.items() if drawn],
-        behaviour=[_small(drawn, label) for label, drawn in behaviour.items() if drawn],
-        legend=[_picture(line_sample(number), name) for number, name in enumerate(results.variants)],
+        forest=_picture(forest(report)),
+        of_forest=_about_forest(report),
+        curves={metric: _picture(_curves(report, metric)) for metric in learnt},
+        behaviour={
+            label: _picture(_curves(report, metric, log=label.endswith("(*)")))
+            for label, metric in behaviour.items()
+        },
+        legend={name: _picture(_line_sample(number)) for number, name in enumerate(results.variants)},
     )
-
-
-_KEPT = "\n\t"
+    write_whole(folder / "report.html", page)
+    return folder / "report.html"
 
 
 def visible(text: str) -> str:
@@ -108,45 +94,39 @@ def visible(text: str) -> str:
 
     HTML's special characters are left to the template's escaping.
     """
-    return text if text.isprintable() else "".join(map(_named, text))
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text
+        )
+    )
 
 
-def _named(character: str) -> str:
-    if character in _KEPT or not unicodedata.category(character).startswith("C"):
-        return character
-    return f"⟨U+{ord(character):04X}⟩"
-
-
-def _plot_bands(axes: Axes, drawn: list[Band], *, log: bool = False) -> None:
-    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval.
+def _curves(report: Report, metric: str, *, log: bool = False) -> Figure | None:
+    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without a curve.
 
     The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
     """
-    for band in drawn:
-        looks, style = looks_of(band.number), line_style(band.number)
-        # One line with gaps, for a line of its own for each of hundreds of seeds takes seconds.
-        seeds = np.pad(band.seeds, ((0, 0), (0, 1)), constant_values=math.nan)
-        steps = [*band.steps, math.nan] * len(band.seeds)
-        axes.plot(steps, seeds.ravel(), color=looks["color"], linewidth=0.6, alpha=0.5)
-        label = f"{band.variant}, seeds: {len(band.seeds)}"
-        axes.plot(band.steps, band.mean, linestyle=style, markersize=4, label=label, **looks)
-        if len(band.seeds) > 1:
-            axes.fill_between(band.steps, band.low, band.high, color=looks["color"], alpha=0.07, linewidth=0)
-    values = np.concatenate([band.seeds.ravel() for band in drawn])
-    shown = values[np.isfinite(values)]
-    low, high = (shown.min(), shown.max()) if len(shown) else (0.0, 0.0)
-    if log and low > 0:
+    curves = curves_by_variant(report.results, metric)
+    figure = Figure(figsize=(4.6, 3.4), layout="constrained")  # inches; readable on a phone
+    axes = figure.subplots()
+    looks_of = {name: looks(number) for number, name in enumerate(report.results.variants)}
+    for variant, seeds in curves.items():
+        axes.plot(seeds, color=looks_of[variant]["color"], linewidth=0.6, alpha=0.5)
+        axes.plot(seeds.mean(axis=1, skipna=False), markersize=4, **looks_of[variant])
+    if log and not any((seeds <= 0).any(axis=None) for seeds in curves.values()):
         axes.set_yscale("log")
-        axes.set_ylim(low / 1.2, high * 1.2)
-    elif high > low:
-        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axes.set_ylim(axes.get_ylim())
+    for variant, seeds in curves.items():
+        *_, low, high = interval(seeds.to_numpy(), CONFIDENCE)
+        axes.fill_between(seeds.index, low, high, color=looks_of[variant]["color"], alpha=0.07, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
+    axes.set(xlabel="step")
+    return figure if curves else None
 
 
-_SIZE = (4.6, 0.6)
-"""Inches: width, and height before any row is added."""
-_HEIGHT_OF_ONE = 0.6
 _ABOVE, BELOW = 0.27, 0.2
 """Parts of a row between its interval and its name, and between its interval and the marks of its starts."""
 
@@ -154,18 +134,27 @@ _ABOVE, BELOW = 0.27, 0.2
 def forest(report: Report) -> Figure | None:
     """Each difference with its interval and its starts (hollow), over 0 and ±margin; None without any."""
     rows = report.differences
-    if all(row.mean is None for row in rows):
+    if all(found.difference is None for *_, found in rows):
         return None
-    figure = Figure(figsize=(_SIZE[0], _SIZE[1] + _HEIGHT_OF_ONE * len(rows)), layout="constrained")
+    figure = Figure(figsize=(4.6, 0.6 + 0.6 * len(rows)), layout="constrained")
     axes = figure.subplots()
     margin = report.results.settings.margin
     if report.verdicts and margin is not None:
         axes.axvspan(-margin, margin, color="#dfe3e8", linewidth=0)
     axes.axvline(0, color="#555555", linewidth=1)
+    across = axes.get_yaxis_transform()  # x in parts of the width
     # A difference of differences is of no one variant, and looks like none.
-    names = list(dict.fromkeys([*report.results.variants, *(row.variant for row in rows)]))
-    for place, row in enumerate(rows):
-        _plot_difference(axes, place, row, looks_of(names.index(row.variant)))
+    names = list(dict.fromkeys([*report.results.variants, *(variant for _, variant, _ in rows)]))
+    for place, (name, variant, found) in enumerate(rows):
+        own = {**looks(names.index(variant)), "linestyle": ""}
+        axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
+        axes.text(0.01, place - _ABOVE, name, transform=across, verticalalignment="center", in_layout=False)
+        starts = [*found.by_seed.values()]
+        axes.plot(starts, [place + BELOW] * len(starts), fillstyle="none", markersize=4, alpha=0.7, **own)
+        if found.low is not None and found.high is not None:
+            axes.plot([found.low, found.high], [place, place], linewidth=2, color=own["color"])
+        if found.difference is not None:
+            axes.plot([found.difference], [place], markersize=8, **own)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.55, -0.55)
     axes.grid(axis="x", alpha=0.3)
@@ -173,43 +162,22 @@ def forest(report: Report) -> Figure | None:
     return figure
 
 
-def _plot_difference(axes: Axes, place: int, row: Difference, looks: dict[str, Any]) -> None:
-    axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
-    across = axes.get_yaxis_transform()  # x in parts of the width
-    axes.text(0.01, place - _ABOVE, row.name, transform=across, verticalalignment="center", in_layout=False)
-    starts = list(row.by_seed.values())
-    hollow: dict[str, Any] = {"linestyle": "", "fillstyle": "none", "markersize": 4, "alpha": 0.7}
-    axes.plot(starts, [place + BELOW] * len(starts), **hollow, **looks)
-    if row.low is not None and row.high is not None:
-        axes.plot([row.low, row.high], [place, place], linewidth=2, color=looks["color"])
-    if row.mean is not None:
-        axes.plot([row.mean], [place], markersize=8, **looks)
-
-
-@dataclass(frozen=True)
-class _Picture:
-    """A figure inside the page, which has its legend and its label."""
-
-    about: str
-    source: str
-    """An SVG as ``data:`` URI."""
-
-
-def _forest_picture(report: Report) -> _Picture | None:
-    figure, margin = forest(report), report.results.settings.margin
+def _about_forest(report: Report) -> str:
+    margin = report.results.settings.margin
     level = 1 - report.results.settings.alpha if report.verdicts else CONFIDENCE
     about = f"mean difference with its {100 * level:g} % interval; hollow: each start"
-    about += f"; shaded: the margin, ±{margin:g}" if report.verdicts and margin is not None else ""
-    return None if figure is None else _picture(figure, about)
+    return about + (f"; shaded: the margin, ±{margin:g}" if report.verdicts and margin is not None else "")
 
 
-def _small(drawn: list[Band], label: str) -> _Picture:
-    figure = Figure(figsize=(4.6, 3.4), layout="constrained")  # inches; readable on a phone
-    axes = figure.subplots()
-    _plot_bands(axes, drawn, log=label.endswith("(*)"))
-    axes.set(xlabel="step")
-    return _picture(figure, label)
+def _line_sample(number: int) -> Figure:
+    """A short piece of a variant's line, for the legend."""
+    figure = Figure(figsize=(0.5, 0.16))
+    figure.add_artist(Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **looks(number)))
+    return figure
 
 
-def _picture(figure: Figure, about: str) -> _Picture:
-    return _Picture(about, "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode())
+def _picture(figure: Figure | None) -> str | None:
+    """An SVG as ``data:`` URI."""
+    if figure is None:
+        return None
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn(figure, "svg")).decode()

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from statistics import NormalDist
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,14 +52,11 @@ def power(difference: float, sd: float, starts: int, alpha: float) -> float:
     """
     from statsmodels.stats.power import TTestPower
 
-    if sd == 0:
-        return 1.0
-    found = TTestPower().power(abs(difference) / sd, starts, alpha / 2, alternative="larger")
+    found = TTestPower().power(abs(difference) / sd, starts, alpha / 2, alternative="larger") if sd else 1.0
     # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1.
     return 1.0 if math.isnan(found) else float(found)
 
 
-@cache
 def smallest_effect(starts: int, alpha: float) -> float:
     """The difference that the starts find with probability `POWER`, over the standard deviation."""
     from statsmodels.stats.power import TTestPower
@@ -71,14 +67,15 @@ def smallest_effect(starts: int, alpha: float) -> float:
 
 def starts_needed(difference: float, sd: float, alpha: float) -> int:
     """The fewest starts, `FEWEST` to `MANY`, that find the difference with probability `POWER`."""
-    known_sd = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(POWER)
-    root = known_sd * sd / abs(difference)  # √n, were the standard deviation known: a lower bound
-    if root >= math.sqrt(MANY):
+    from statsmodels.stats.power import TTestPower
+
+    if power(difference, sd, FEWEST, alpha) >= POWER:
+        return FEWEST
+    if power(difference, sd, MANY, alpha) < POWER:
         return MANY
-    starts = max(FEWEST, math.floor(root**2))
-    while starts < MANY and smallest_effect(starts, alpha) * sd > abs(difference):
-        starts += 1
-    return starts
+    effect = abs(difference) / sd
+    starts = TTestPower().solve_power(effect, alpha=alpha / 2, power=POWER, alternative="larger")
+    return math.ceil(float(starts))
 
 
 def extended_starts(margin: float, sd: float, alpha: float, *, first: int, most: int) -> int:
@@ -92,11 +89,9 @@ def extended_starts(margin: float, sd: float, alpha: float, *, first: int, most:
 
 
 def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard deviation of paired differences, pooled over all pairs of variants.
+    """Standard deviation of paired differences: the root mean square of those of all pairs of variants.
 
-    √2·s with s² = Σ (y_ij − ȳ_i· − ȳ_·j + ȳ··)² / ((k − 1)(n − 1)), the residual of variant + start. With two
-    variants this is the standard deviation of their differences. It assumes that all variants scatter alike
-    around their start.
+    It assumes that all variants scatter alike around their start.
 
     Args:
         values: ``(…, k, n)``, k ≥ 2 variants with the same n ≥ 2 starts.
@@ -104,12 +99,9 @@ def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
     Returns:
         ``(…)``.
     """
-    of_variant = values.mean(axis=-1, keepdims=True)
-    of_start = values.mean(axis=-2, keepdims=True)
-    residuals = values - of_variant - of_start + values.mean(axis=(-2, -1), keepdims=True)
-    degrees = (values.shape[-2] - 1) * (values.shape[-1] - 1)
-    pooled: NDArray[np.float64] = np.sqrt(2 * (residuals**2).sum(axis=(-2, -1)) / degrees)
-    return pooled
+    pairs = combinations(range(values.shape[-2]), 2)
+    variances = [(values[..., i, :] - values[..., j, :]).var(axis=-1, ddof=1) for i, j in pairs]
+    return np.asarray(np.sqrt(np.mean(variances, axis=0)))
 
 
 def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
@@ -120,10 +112,9 @@ def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds
     every = values_of(results, primary.metric, primary.measure)
     values = [every[name] for name in variants]
     common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
-    if len(values) < 2 or len(common) < 2:
-        return Spread(math.nan, 0, list(variants), len(common))
-    sd = float(difference_sd(np.array([[each[seed] for seed in common] for each in values])))
-    return Spread(sd, (len(values) - 1) * (len(common) - 1), list(variants), len(common))
+    degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
+    shared = np.array([[each[seed] for seed in common] for each in values])
+    return Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, [*variants], len(common))
 
 
 def first_spread(results: Results) -> Spread | None:
@@ -148,11 +139,11 @@ def seeds_by_rule(results: Results) -> list[int]:
     declared = results.settings
     if declared.starts is None:
         return declared.seeds
-    spread, first, most = first_spread(results), declared.starts.first, declared.starts.most
-    if spread is None or declared.margin is None:
-        return declared.seeds[:first]
-    sd = spread.sd * declared.spread_factor
-    return declared.seeds[: extended_starts(declared.margin, sd, declared.level, first=first, most=most)]
+    spread, count, most = first_spread(results), declared.starts.first, declared.starts.most
+    if spread is not None and declared.margin is not None:
+        sd = spread.sd * declared.spread_factor
+        count = extended_starts(declared.margin, sd, declared.level, first=count, most=most)
+    return declared.seeds[:count]
 
 
 def finished_starts(results: Results, seeds: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""What a report shows on the terminal, in Markdown and on the page alike, its files, and a tracker's rows.
+"""What a report shows on the terminal, in Markdown and on the page alike, and its files.
 
 First a statement for each declared comparison, or that nothing was declared; then the differences, which are
 also the rows of the forest plot; then the checks and the costs.
@@ -6,51 +6,29 @@ also the rows of the forest plot; then the checks and the costs.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.ablation.declaration import Primary
 from grpo_verl_ext.ablation.measures import (
-    Band,
-    bands,
+    Paired,
+    compare,
     costs_of,
     curves_of,
     report_rows,
     steps_of_most,
+    values_of,
 )
 from grpo_verl_ext.ablation.power import finished_starts, seeds_by_rule
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import TABLE, CheckResult, Results, RunResult, write_table
-from grpo_verl_ext.ablation.verdicts import (
-    Verdict,
-    check_results,
-    control_of,
-    figures,
-    judge,
-)
+from grpo_verl_ext.ablation.verdicts import Verdict, check_results, control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One variant minus another, paired by seed."""
-
-    name: str
-    """As in a verdict's sentence: ``gvpo − grpo``."""
-    variant: str
-    mean: float | None
-    """None: no common seed yet."""
-    low: float | None
-    high: float | None
-    by_seed: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -82,53 +60,38 @@ class Report:
         return verdicts or controls or [("exploratory", nothing)]
 
     @property
-    def asked_for(self) -> list[RunResult]:
-        """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-        return _runs_asked_for(self.results)
-
-    @property
     def compared(self) -> Primary:
         """The number whose differences are shown: the primary, else the area of the first metric."""
-        primary = self.results.settings.primary
-        measured = {(row["metric"], row["measure"]) for row in self.rows}
-        if primary is None or not (self.verdicts or (primary.metric, primary.measure) in measured):
-            return Primary(self.results.settings.metrics[0], "area")
-        return primary
+        return self.results.settings.primary or Primary(self.results.settings.metrics[0], "area")
 
     @property
-    def differences(self) -> list[Difference]:
-        """Those that the verdicts are about; without verdicts, those from the baseline."""
-        metric, measure = self.compared.metric, self.compared.measure
+    def differences(self) -> list[tuple[str, str, Paired]]:
+        """Name, variant and numbers of those of the verdicts; without any, of those from the baseline."""
         if self.verdicts:
             return [
-                Difference(
-                    f"{each.variant} − {each.against}" + f", {each.measure}" * (each.measure != measure),
-                    *(each.variant, each.difference, each.low, each.high, each.by_seed),
+                (
+                    f"{each.variant} − {each.against}"
+                    + f", {each.measure}" * (each.measure != self.compared.measure),
+                    *(each.variant, each),
                 )
                 for each in self.verdicts
             ]
-        rows = {r["variant"]: r for r in self.rows if (r["metric"], r["measure"]) == (metric, measure)}
-        found, baseline = [], self.results.settings.base_variant
-        for variant, row in rows.items():
-            if "versus_difference" in row:
-                own, base = row["by_seed"], rows[baseline]["by_seed"]
-                by_seed = {seed: own[seed] - base[seed] for seed in own if seed in base}
-                mean, low, high = (row[f"versus_{name}"] for name in ("difference", "low", "high"))
-                found.append(Difference(f"{variant} − {baseline}", variant, mean, low, high, by_seed))
-        return found
+        values, base = (
+            values_of(self.results, self.compared.metric, self.compared.measure),
+            self.results.variants[0],
+        )
+        against_base = {
+            variant: compare(values[variant], values[base]) for variant in self.results.variants[1:]
+        }
+        return [(f"{variant} − {base}", variant, found) for variant, found in against_base.items() if found]
 
     @property
     def exploratory(self) -> list[str]:
-        """``gvpo − grpo, area of acc, 2 starts: +0.021 (−0.008 … 0.050)``, where no verdict says it."""
-        lines = []
-        for each in [] if self.verdicts else self.differences:
-            mean = "–" if each.mean is None else figures(each.mean, "+")
-            ends = "no interval"
-            if each.low is not None and each.high is not None:
-                ends = f"{figures(each.low)} … {figures(each.high)}"
-            starts = f"{len(each.by_seed)} start{'s' * (len(each.by_seed) != 1)}"
-            lines.append(f"{each.name}, {self.compared}, {starts}: {mean} ({ends})")
-        return lines
+        """The differences in words, where no verdict says them."""
+        return [
+            in_words(f"{name}, {self.compared}", found)
+            for name, _, found in ([] if self.verdicts else self.differences)
+        ]
 
     @property
     def tables(self) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
@@ -145,39 +108,31 @@ class Report:
             [variant, f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"]
             for variant, of in self.costs.items()
         ]
-        of_checks = ("check", "variant", "value", "result")
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
         found = [
-            ("checks", of_checks, checks),
+            ("checks", ("check", "variant", "value", "result"), checks),
             ("what a run took, mean over seeds", of_costs, costs),
         ]
         return [each for each in found if each[2]]
 
-    @cached_property
-    def curves(self) -> dict[str, list[Band]]:
-        """Of the primary, then of the grid's ``metrics``: what is drawn."""
-        settings = self.results.settings
-        primary = [settings.primary.metric] if settings.primary else []
-        return {metric: bands(self.results, metric) for metric in [*primary, *settings.metrics]}
-
 
 def report_of(results: Results) -> Report:
     """Compare the finished runs, and put together what is shown of them."""
-    control = results.control or control_of(results.settings)
-    results, costs = replace(results, control=control), costs_of(results)
+    results = replace(results, control=results.control or control_of(results.settings))
     checks = check_results(results)
     return Report(
         results=results,
         rows=report_rows(results),
-        costs=costs,
-        missing=_missing_metrics(results),
+        costs=costs_of(results),
+        missing=_missing(results),
         warnings=_warnings(results),
-        verdicts=judge(results, checks, costs),
+        verdicts=judge(results, checks),
         checks=checks,
     )
 
 
-def _runs_asked_for(results: Results) -> list[RunResult]:
+def runs_asked_for(results: Results) -> list[RunResult]:
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
     wanted = seeds_by_rule(results)
     return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
 
@@ -186,19 +141,16 @@ def _warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted, settings = seeds_by_rule(results), results.settings
-    unfinished = [run for run in _runs_asked_for(results) if run.state is not State.FINISHED]
+    unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
     finished = finished_starts(results, wanted)
     beyond = finished_starts(results, settings.usable) - finished
     if settings.expect and finished < len(wanted):
         again = ". To finish them, run the same `ablate run` again" * bool(unfinished)
-        warnings.append(
-            f"{finished} of {len(wanted)} declared starts are finished and compared: the verdicts are not "
-            f"final{again}"
-        )
+        are = f"{finished} of {len(wanted)} declared starts are finished and compared"
+        warnings.append(f"{are}: the verdicts are not final{again}")
     if settings.expect and beyond:
-        warnings.append(
-            f"the declared rule asks for {len(wanted)} starts: {beyond} more are finished and not used"
-        )
+        asks = f"the declared rule asks for {len(wanted)} starts"
+        warnings.append(f"{asks}: {beyond} more are finished and not used")
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
@@ -222,74 +174,57 @@ def _warnings(results: Results) -> list[str]:
     return warnings
 
 
-def _missing_metrics(results: Results) -> list[str]:
-    """Name the metrics that no finished run has, and the runs whose curve is not whole.
-
-    These are the metrics to compare, the primary, and those of the checks.
-    """
-    settings = results.settings
-    keys = {settings.primary.metric: "primary"} if settings.primary else {}
+def _missing(results: Results) -> list[str]:
+    """Name the metrics, also of a declaration, that no finished run has, and curves that are not whole."""
+    settings, last, found = results.settings, results.settings.steps, []
+    keys = dict.fromkeys(settings.metrics, "metrics")
+    keys |= {settings.primary.metric: "primary"} if settings.primary else {}
     keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
-    asked = dict.fromkeys([*settings.metrics, *keys] if results.compared else [])
-    return [words for metric in asked for words in _missing(results, metric, keys.get(metric, "metrics"))]
-
-
-def _missing(results: Results, metric: str, key: str) -> Iterator[str]:
-    curves, last = curves_of(results, metric), results.settings.steps
-    names = {(run.variant, run.seed): run.name for run in results.compared}
-    absent = [name for run, name in names.items() if run not in curves]
-    early = [names[run] for run, curve in curves.items() if curve.index[-1] < last]
-    if not curves:
-        logged = sorted({*results.table["metric"].unique()} - {metric})
-        near = get_close_matches(metric, logged, n=3, cutoff=0.4)
-        like = f"; like it are {', '.join(near)}" if near else ""
-        fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
-        yield f"{key} has {metric}, which no run has logged{like}. {fix}"
-    elif early:
-        step = min(curve.index[-1] for curve in curves.values())
-        yield (
-            f"{metric} ends at step {step} of {last} in {', '.join(early)}: left out, "
-            f"for it says nothing of the trained policy. Type in base: trainer.test_freq=<steps between "
-            f"validations>"
-        )
-    if curves and absent:
-        yield f"{metric} is missing in {', '.join(absent)}: left out"
-    usual = steps_of_most(curves)
-    for run, curve in curves.items():
-        lacking = sorted({*usual} - {*curve.index})
-        if lacking and curve.index[-1] >= last:
-            steps = ", ".join(map(str, lacking))
-            yield f"{metric} lacks the steps {steps} in {names[run]}, which most runs have: left out"
+    for metric, key in keys.items() if results.compared else ():
+        curves = curves_of(results, metric)
+        usual, runs = steps_of_most(curves), defaultdict(list)
+        for run in results.compared if curves else ():
+            curve = curves.get((run.variant, run.seed))
+            if curve is None:
+                runs["is missing in {}"].append(run.name)
+            elif curve.index[-1] < last:
+                runs[f"ends at step {curve.index[-1]} of {last} in {{}}"].append(run.name)
+            elif lacking := sorted(usual - {*curve.index}):
+                steps = ", ".join(map(str, lacking))
+                runs[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
+        for why, names in runs.items():
+            validate = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith(
+                "ends"
+            )
+            found.append(f"{metric} {why.format(', '.join(names))}: left out{validate}")
+        if not curves:
+            near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
+            like = f"; like it are {', '.join(near)}" if near else ""
+            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
+            found.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
+    return found
 
 
 def write_files(report: Report, folder: Path) -> list[Path]:
     """Write ``report.json``, ``report.md`` and ``metrics.parquet``, each whole or not at all.
 
-    ``metrics.parquet`` has all that the report was made from: see `write_table`.
+    ``report.json`` has everything, with the values by seed; ``metrics.parquet`` all that the report was made
+    from: see `write_table`.
     """
-    texts = {"report.json": _as_json(report), "report.md": _as_markdown(report)}
-    for name, text in texts.items():
-        write_whole(folder / name, text)
-    return [*(folder / name for name in texts), write_table(report.results, folder / TABLE)]
-
-
-def _as_json(report: Report) -> str:
-    """Everything, with the values by seed; the statements first."""
     content = {
         "statements": [{"label": label, "sentence": sentence} for label, sentence in report.statements],
-        "verdicts": [{**asdict(verdict), "outcome": verdict.outcome.value} for verdict in report.verdicts],
-        "checks": [asdict(check) for check in report.checks],
-        "missing": report.missing,
-        "warnings": report.warnings,
+        **{name: getattr(report, name) for name in ("verdicts", "checks", "missing", "warnings")},
         "settings": report.results.settings.as_dict(),
         "beginnings": [
             {"declaration": each.declaration, "commit": each.commit, "at": each.at}
             for each in report.results.beginnings
         ],
-        "rows": report.rows,
-        "costs": report.costs,
+        **{"rows": report.rows, "costs": report.costs},
     }
-    return numbers_as_text(content)
+    write_whole(folder / "report.json", numbers_as_text(content))
+    write_whole(folder / "report.md", _as_markdown(report))
+    written = write_table(report.results, folder / TABLE)
+    return [folder / "report.json", folder / "report.md", written]
 
 
 def _as_markdown(report: Report) -> str:
@@ -304,28 +239,3 @@ def _as_markdown(report: Report) -> str:
         parts.append("\n".join([f"### {title}", "", head, "|" + "---|" * len(columns), *rows]))
     parts.append("\n".join(f"- {line}" for line in report.warnings))
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-_TRACKED = ("difference", "low", "high", "p", "adjusted_p", "starts")
-
-
-def tracked(report: Report) -> tuple[dict[str, Any], list[tuple[int, dict[str, float]]]]:
-    """Return a report as one run of a tracker such as wandb: its configuration, and its rows.
-
-    The configuration has the grid and the report's sentences. A row has a step, and the mean over the seeds
-    of each drawn metric; the last row also has the numbers of each verdict.
-    """
-    settings = report.results.settings
-    rows: dict[int, dict[str, float]] = defaultdict(dict)
-    for metric, drawn in report.curves.items():
-        for band in drawn:
-            for step, mean in zip(band.steps, band.mean.tolist(), strict=True):
-                if math.isfinite(mean):
-                    rows[step][f"{metric}/{band.variant}"] = mean
-    last = rows[max(rows, default=settings.steps)]
-    for verdict in report.verdicts:
-        begins = f"verdict/{verdict.variant} − {verdict.against}/{verdict.measure}"
-        numbers = {name: getattr(verdict, name) for name in _TRACKED}
-        last |= {f"{begins}/{name}": float(value) for name, value in numbers.items() if value is not None}
-    said = [f"{label}: {sentence}" for label, sentence in report.statements] + report.exploratory
-    return {"grid": settings.as_dict(), "report": said}, sorted(rows.items())

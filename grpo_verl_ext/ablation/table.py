@@ -93,18 +93,14 @@ class Results:
         return [run.seed for run in self.compared if run.variant == variant]
 
 
-def gathered(
-    settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]], control: CheckResult | None = None
-) -> Results:
+def gathered(settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]]) -> Results:
     """Put the metrics of all runs into one table."""
-    found, parts = [], [pd.DataFrame(columns=[*_COLUMNS])]
+    found, rows = [], []
     for run, metrics in runs:
         found.append(run)
-        rows = [(step, *each) for step, logged in sorted(metrics.items()) for each in logged.items()]
-        part = pd.DataFrame(rows, columns=["step", "metric", "value"])
-        parts += [part.assign(run=run.name, variant=run.variant, seed=run.seed)] if rows else []
-    table = pd.concat(parts[1:] or parts, ignore_index=True)[[*_COLUMNS]].astype(_COLUMNS)
-    return Results(settings, found, table, control)
+        for step, logged in sorted(metrics.items()):
+            rows += [(run.name, run.variant, run.seed, step, *each) for each in logged.items()]
+    return Results(settings, found, pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS))
 
 
 def read_any(path: Path) -> tuple[Results, Path]:
@@ -113,10 +109,9 @@ def read_any(path: Path) -> tuple[Results, Path]:
     Returns:
         The results, and the folder that a report of them belongs in.
     """
-    if path.is_file():
-        return read_table(path), path.parent
-    if (path / TABLE).is_file() and not (path / GRID).exists():
-        return read_table(path / TABLE), path
+    table = path if path.is_file() else path / TABLE
+    if table.is_file() and not (path / GRID).exists():
+        return read_table(table), table.parent
     return read_results(path), path
 
 

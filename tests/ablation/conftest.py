@@ -122,7 +122,6 @@ def _verdict(variant: str, outcome: VerdictOutcome, first: float) -> Verdict:
         measure="area",
         expected="higher",
         outcome=outcome,
-        starts=2,
         difference=mean,
         low=mean - 0.125,
         high=mean + 0.125,
@@ -131,8 +130,7 @@ def _verdict(variant: str, outcome: VerdictOutcome, first: float) -> Verdict:
         p_equal=0.25,
         by_seed={1: first, 2: first + 0.02},
         starts_needed=19,
-        minutes_needed=93.0,
         sentence=f"{variant} − grpo, area of {PRIMARY}, 12 starts: {mean:+.3f} "
         f"({mean - 0.125:.3f} … {mean + 0.125:.3f}): {outcome.value}; p = 0.123 after Holm; equality within "
-        f"±0.05: p = 0.0021; 0.05 needs 7 more starts (93 minutes)",
+        f"±0.05: p = 0.0021; 0.05 needs 7 more starts",
     )

@@ -3,11 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from grpo_verl_ext.ablation.measures import bands
+from grpo_verl_ext.ablation.measures import curves_by_variant
 from grpo_verl_ext.ablation.page import BELOW, forest
 from grpo_verl_ext.ablation.report import Report, report_of
 from grpo_verl_ext.ablation.table import Results, read_results
@@ -26,15 +25,11 @@ def results(tmp_path: Path, grid_of, leave) -> Results:
     return read_results(tmp_path)
 
 
-def test_bands_are_means_over_the_steps_that_all_seeds_have(results: Results) -> None:
-    baseline, other = bands(results, "val/acc")
-    assert (baseline.variant, baseline.steps) == ("b", [0, 2])
-    assert baseline.mean.tolist() == [0.0, 0.5]
-    assert np.isnan(baseline.low).all(), "one seed has no interval"
-    assert (other.variant, other.steps) == ("a", [0, 2])
-    assert other.mean.tolist() == [0.5, 0.75]
-    assert np.isfinite([other.low, other.high]).all()
-    assert bands(results, "nowhere") == []
+def test_curves_have_the_steps_that_all_seeds_have(results: Results) -> None:
+    found = {variant: curves.to_dict() for variant, curves in curves_by_variant(results, "val/acc").items()}
+    assert found == {"b": {1: {0: 0.0, 2: 0.5}}, "a": {1: {0: 0.25, 2: 1.0}, 2: {0: 0.75, 2: 0.5}}}
+    assert [*found] == ["b", "a"], "the baseline comes first"
+    assert curves_by_variant(results, "nowhere") == {}
 
 
 def drawn(analysis: Report) -> Axes:

@@ -2,70 +2,66 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpo_verl_ext.ablation.measures import (
-    MEASURES,
-    compare,
-    summarize,
-)
+from grpo_verl_ext.ablation.measures import MEASURES, compare, interval
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 values = st.lists(st.integers(-50, 50).map(lambda n: n / 8), min_size=2, max_size=9)
 
 
-class TestSummary:
-    def test_by_hand(self) -> None:
-        # 1, 2, 3: mean 2, std 1; t with two degrees of freedom is 4.302653 at 97.5 %.
-        found = summarize([1.0, 2.0, 3.0])
-        assert (found["seeds"], found["mean"], found["std"]) == (3, 2.0, 1.0)
-        half = 4.302652729911275 / math.sqrt(3)
-        assert (found["low"], found["high"]) == (
-            pytest.approx(2 - half, rel=1e-9),
-            pytest.approx(2 + half, rel=1e-9),
-        )
-
-    def test_one_seed_has_no_interval(self) -> None:
-        found = summarize([0.5])
-        assert found == {"seeds": 1, "mean": 0.5, "std": None, "low": None, "high": None}
+def test_an_interval_by_hand() -> None:
+    # 1, 2, 3: mean 2, std 1; t with two degrees of freedom is 4.302653 at 97.5 %.
+    half = 4.302652729911275 / math.sqrt(3)
+    assert interval(np.array([1.0, 2.0, 3.0]), 0.95) == pytest.approx(
+        (2.0, 1.0, 2 - half, 2 + half), rel=1e-9
+    )
+    mean, *others = interval(np.array([0.5]), 0.95)
+    assert mean == 0.5
+    assert np.isnan(others).all(), "one seed has no interval"
 
 
-class TestComparison:
-    def test_it_is_paired_by_seed(self) -> None:
-        # The seeds differ by 10, the variants by 1 and 3: unpaired, nothing could be seen.
-        found = compare({1: 11.0, 2: 23.0, 9: 0.0}, {1: 10.0, 2: 20.0, 7: 0.0})
-        assert found is not None
-        assert (found.seeds, found.difference) == (2, 2.0)
+def test_a_comparison_is_paired_by_seed() -> None:
+    # The seeds differ by 10, the variants by 1 and 3: unpaired, nothing could be seen.
+    found = compare({1: 11.0, 2: 23.0, 9: 0.0}, {1: 10.0, 2: 20.0, 7: 0.0})
+    assert found is not None
+    assert (found.by_seed, found.difference) == ({1: 1.0, 2: 3.0}, 2.0)
+    assert compare({1: 0.0}, {2: 0.0}) is None
 
-    @given(values, values)
-    @repeatable
-    def test_next_to_scipys_paired_test(self, left: list[float], right: list[float]) -> None:
-        count = min(len(left), len(right))
-        variant, baseline = dict(enumerate(left[:count])), dict(enumerate(right[:count]))
-        found = compare(variant, baseline)
-        assert found is not None
-        if found.p is None:
-            assert len({variant[seed] - baseline[seed] for seed in variant}) == 1
-            return
-        wanted = stats.ttest_rel(left[:count], right[:count])
-        interval = wanted.confidence_interval(0.95)
-        assert found.p == pytest.approx(wanted.pvalue, rel=1e-9, abs=1e-12)
-        assert (found.low, found.high) == (
-            pytest.approx(interval.low, rel=1e-9, abs=1e-9),
-            pytest.approx(interval.high, rel=1e-9, abs=1e-9),
-        )
 
-    def test_no_common_seed(self) -> None:
-        assert compare({1: 0.0}, {2: 0.0}) is None
+@pytest.mark.parametrize(
+    ("variant", "baseline", "difference"),
+    [
+        ({1: 2.0}, {1: 1.5}, 0.5),
+        # 0.3 − 0.2 and 0.8 − 0.7 differ in the last bit alone.
+        ({1: 0.3, 2: 0.8, 3: 0.9}, {1: 0.2, 2: 0.7, 3: 0.8}, 0.1),
+    ],
+)
+def test_one_seed_and_rounding_are_no_spread(variant, baseline, difference: float) -> None:
+    found = compare(variant, baseline)
+    assert found is not None
+    assert (found.p, found.low, found.high) == (None, None, None)
+    assert found.difference == pytest.approx(difference, rel=1e-12)
 
-    def test_one_seed_says_nothing_but_the_difference(self) -> None:
-        found = compare({1: 2.0}, {1: 1.5})
-        assert found is not None
-        assert (found.difference, found.p, found.low, found.high) == (0.5, None, None, None)
+
+@given(values, values)
+@repeatable
+def test_a_comparison_next_to_scipys_paired_test(left: list[float], right: list[float]) -> None:
+    count = min(len(left), len(right))
+    found = compare(dict(enumerate(left[:count])), dict(enumerate(right[:count])))
+    assert found is not None
+    if found.p is None:
+        assert len({own - base for own, base in zip(left, right, strict=False)}) == 1
+        return
+    wanted = stats.ttest_rel(left[:count], right[:count])
+    ends = wanted.confidence_interval(0.95)
+    assert found.p == pytest.approx(wanted.pvalue, rel=1e-9, abs=1e-12)
+    assert (found.low, found.high) == pytest.approx((ends.low, ends.high), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +77,18 @@ def test_means_over_steps_by_hand(points: list[tuple[int, float]], mean: float, 
     curve = pd.Series(dict(points))
     assert MEASURES["mean"](curve) == pytest.approx(mean, rel=1e-12)
     assert MEASURES["second_half"](curve) == pytest.approx(second_half, rel=1e-12)
+
+
+def test_final_best_and_area_by_hand() -> None:
+    curve = pd.Series({0: 0.25, 4: 0.75, 6: 0.5})
+    assert (MEASURES["final"](curve), MEASURES["best"](curve)) == (0.5, 0.75)
+    # (4 · 0.5 + 2 · 0.625) / 6.
+    assert MEASURES["area"](curve) == pytest.approx(3.25 / 6)
+    assert MEASURES["area"](pd.Series({4: 0.75})) == 0.75
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_the_best_value_does_not_depend_on_where_a_nan_stands(order: tuple[int, ...]) -> None:
+    values = [math.nan, 0.5, 0.25]
+    assert MEASURES["best"](pd.Series([values[index] for index in order])) == 0.5
+    assert math.isnan(MEASURES["best"](pd.Series([math.nan])))
