@@ -77,7 +77,7 @@ def write_page(report: Report, folder: Path) -> Path:
         made_with=dict.fromkeys(made_with),
         finished=len(results.compared),
         forest=_picture(forest(report)),
-        of_forest=_about_forest(report),
+        level=1 - settings.alpha if report.verdicts else CONFIDENCE,
         curves={metric: _picture(_curves(report, metric)) for metric in learnt},
         behaviour={
             label: _picture(_curves(report, metric, log=label.endswith("(*)")))
@@ -160,13 +160,6 @@ def forest(report: Report) -> Figure | None:
     axes.grid(axis="x", alpha=0.3)
     axes.set_xlabel(f"difference, {report.compared}", wrap=True)
     return figure
-
-
-def _about_forest(report: Report) -> str:
-    margin = report.results.settings.margin
-    level = 1 - report.results.settings.alpha if report.verdicts else CONFIDENCE
-    about = f"mean difference with its {100 * level:g} % interval; hollow: each start"
-    return about + (f"; shaded: the margin, ±{margin:g}" if report.verdicts and margin is not None else "")
 
 
 def _line_sample(number: int) -> Figure:

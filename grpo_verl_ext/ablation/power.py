@@ -31,7 +31,7 @@ MANY = 1000
 
 
 @dataclass(frozen=True)
-class Spread:
+class _Spread:
     """Standard deviation of paired differences, and what it was estimated from."""
 
     sd: float
@@ -104,7 +104,7 @@ def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))
 
 
-def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> _Spread:
     """Standard deviation of paired differences of the primary, over the seeds that all variants have.
 
     It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
@@ -114,10 +114,10 @@ def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds
     common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
     degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
     shared = np.array([[each[seed] for seed in common] for each in values])
-    return Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, [*variants], len(common))
+    return _Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, [*variants], len(common))
 
 
-def first_spread(results: Results) -> Spread | None:
+def first_spread(results: Results) -> _Spread | None:
     """The spread over the declared first starts; None until all compared variants have finished them."""
     declared = results.settings
     primary = declared.primary

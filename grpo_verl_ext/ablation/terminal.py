@@ -65,9 +65,12 @@ def print_plan(
     statuses = [status_of(run) for run in runs]
     print_table(console, _runs_table(statuses, settings.metrics[0]))
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
-    console.print(
-        f"{len(left)} of {len(runs)} runs to do, {_estimate(statuses, left)}. To start them: {command}"
-    )
+    seconds = [second for status in statuses for second in status.step_seconds]
+    time = "time unknown before the first step"
+    if seconds:  # of steps, without the start of Ray, actor and rollout
+        steps = sum(status.run.training.steps - status.step for status in left)
+        time = f"about {steps * mean(seconds) / 60:.0f} min of steps"
+    console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
     _print_failures(console, statuses)
     print_power(console, settings, pilot, sd)
     _print_missing_control(console, settings)
@@ -82,14 +85,7 @@ def run_grid(
     jobs: int = 1,
     until_decided: bool = False,
 ) -> bool:
-    """Check all runs, then train those that are to do, on this machine or a Ray cluster.
-
-    Args:
-        until_decided: train as many starts as the declared rule asks for, and print the verdicts.
-
-    Returns:
-        Whether all these runs are finished.
-    """
+    """Check all runs, train those that are to do, and return whether all that are asked for are finished."""
     console, cluster = make_console(), None
     most = declared_starts(settings).most if until_decided else None
     if ray_address is not None:
@@ -102,7 +98,13 @@ def run_grid(
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
     configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
-    _check(settings, configs, plugin, cluster)
+    tasks = checks.tasks_to_prepare(configs, plugin)
+    if settings.is_declared and tasks:
+        check_clean()
+    for task, seed in tasks:
+        plugin.prepare(task, seed)
+    if cluster is None:  # a cluster has its own devices, files and packages: the job checks them
+        checks.check_runs(configs, plugin)
     address = None if cluster is None else WhichRay(cluster.address, "--ray-address").words
     for line in dict.fromkeys(address or run.training.ray.words for run in runs):
         console.print(line)
@@ -117,22 +119,6 @@ def run_grid(
     finished = run_until_decided(console, settings, train) if until_decided else train(settings.seeds)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}")
     return finished
-
-
-def _check(
-    settings: GridSettings,
-    configs: Mapping[str, DictConfig],
-    plugin: checks.Plugin,
-    cluster: RayCluster | None,
-) -> None:
-    """Check all runs, after preparing the tasks that they need."""
-    tasks = checks.tasks_to_prepare(configs, plugin)
-    if settings.is_declared and tasks:
-        check_clean()
-    for task, seed in tasks:
-        plugin.prepare(task, seed)
-    if cluster is None:  # a cluster has its own devices, files and packages: the job checks them
-        checks.check_runs(configs, plugin)
 
 
 def _train(
@@ -222,15 +208,6 @@ def _runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:
             f"{mean(seconds):.1f}" if seconds else "–",
         )
     return shown
-
-
-def _estimate(statuses: Sequence[RunStatus], left: Sequence[RunStatus]) -> str:
-    """Minutes left, from the steps measured so far; without the start of Ray, actor and rollout."""
-    seconds = [second for status in statuses for second in status.step_seconds]
-    if not seconds:
-        return "time unknown before the first step"
-    steps = sum(status.run.training.steps - status.step for status in left)
-    return f"about {steps * mean(seconds) / 60:.0f} min of steps"
 
 
 def _print_missing_control(console: Console, settings: GridSettings) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Verdict(Paired):
     starts_needed: int | None = None
     """Starts with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
     sentence: str = ""
-    """All of it in words; until `judge` has decided, why nothing was tested, or ""."""
+    """All of it in words."""
 
 
 def outcome_of(
@@ -77,37 +78,49 @@ def outcome_of(
     return VerdictOutcome.UNDECIDED
 
 
-def _tested(results: Results, comparison: Comparison, primary: Primary) -> Verdict:
-    """Pair and test a comparison over the declared starts that its variants have finished; decide nothing."""
+def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple[Verdict, str]:
+    """Test a comparison over the declared starts that its variants have finished, and decide nothing.
+
+    Returns:
+        The numbers, also in words, and why nothing was tested, or "".
+    """
     measure, grid = comparison.measure or primary.measure, results.settings
     every = values_of(results, primary.metric, measure)
-    own = [every[name] for name in comparison.variants]
     starts = {
         seed: {name: every[name][seed] for name in comparison.variants}
         for seed in seeds_by_rule(results)
-        if all(seed in each for each in own)
+        if all(seed in every[name] for name in comparison.variants)
     }
+    by_seed = {seed: comparison.difference(values) for seed, values in starts.items()}
+    differences = np.array([*by_seed.values()])
+    largest = max((abs(value) for values in starts.values() for value in values.values()), default=0.0)
+    numbers: dict[str, Any] = {"by_seed": by_seed}
+    why = ""
+    if unknown := [str(seed) for seed, value in by_seed.items() if not math.isfinite(value)]:
+        why = f"a value is NaN with seed {', '.join(unknown)}"
+    elif len(starts) < FEWEST:
+        numbers["difference"] = fmean(differences) if starts else None
+        why = (
+            f"fewer than {FEWEST} starts are finished by {'both' if len(comparison.variants) == 2 else 'all'}"
+        )
+    else:
+        numbers |= vars(paired(by_seed, largest, 1 - grid.alpha))
+        if numbers["p"] is None:
+            why = "the difference is the same with every seed"
+        elif grid.margin is not None:
+            numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
+            numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
     verdict = Verdict(
-        by_seed={seed: comparison.difference(values) for seed, values in starts.items()},
         variant=comparison.variant,
         against=comparison.against,
         measure=measure,
         expected=comparison.expected,
+        **numbers,
     )
-    differences = np.array([*verdict.by_seed.values()])
-    if unknown := [str(seed) for seed, value in verdict.by_seed.items() if not math.isfinite(value)]:
-        return replace(verdict, sentence=f"a value is NaN with seed {', '.join(unknown)}")
-    if len(starts) < FEWEST:
-        why = f"fewer than {FEWEST} starts are finished by {'both' if len(own) == 2 else 'all'}"
-        return replace(verdict, difference=fmean(differences) if starts else None, sentence=why)
-    largest = max(abs(value) for values in starts.values() for value in values.values())
-    numbers = {**vars(paired(verdict.by_seed, largest, 1 - grid.alpha))}
-    if numbers["p"] is None:
-        return replace(verdict, **numbers, sentence="the difference is the same with every seed")
-    if grid.margin is not None:
-        numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
-        numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
-    return replace(verdict, **numbers)
+    number = Primary(primary.metric, measure)
+    return replace(
+        verdict, sentence=in_words(f"{verdict.variant} − {verdict.against}, {number}", verdict)
+    ), why
 
 
 def judge(results: Results, checks: Sequence[CheckResult]) -> list[Verdict]:
@@ -116,10 +129,10 @@ def judge(results: Results, checks: Sequence[CheckResult]) -> list[Verdict]:
     if primary is None or margin is None or not grid.expect:
         return []
     tested = [_tested(results, each, primary) for each in grid.comparisons]
-    p, p_equal = np.array([(each.p, each.p_equal) for each in tested], dtype=float).T  # None becomes NaN
-    adjusted = holm(np.where([each.expected == "equal" for each in tested], p_equal, p))
+    p, p_equal = np.array([(each.p, each.p_equal) for each, _ in tested], dtype=float).T  # None becomes NaN
+    adjusted = holm(np.where([each.expected == "equal" for each, _ in tested], p_equal, p))
     found, missed = [], [each for each in checks if not each.passed]
-    for index, (comparison, each) in enumerate(zip(grid.comparisons, tested, strict=True)):
+    for index, (comparison, (each, why)) in enumerate(zip(grid.comparisons, tested, strict=True)):
         outcome = outcome_of(
             each.expected,
             each.difference or 0.0,
@@ -131,14 +144,15 @@ def judge(results: Results, checks: Sequence[CheckResult]) -> list[Verdict]:
         )
         after_holm = None if math.isnan(adjusted[index]) else float(adjusted[index])
         verdict = replace(each, adjusted_p=after_holm, outcome=outcome)
-        why = verdict.sentence or _reason(verdict, margin)
+        reason = why or _reason(verdict, margin)
         own = [check for check in missed if check.variant in comparison.variants]
         if any(check.is_control for check in missed):
-            outcome, why = VerdictOutcome.BLIND, "the positive control was missed, so that nothing is claimed"
+            outcome = VerdictOutcome.BLIND
+            reason = "the positive control was missed, so that nothing is claimed"
         elif own:
             outcome = VerdictOutcome.NOT_EXERCISED
-            why = "; ".join(f"{check.name}, was missed by {check.variant}" for check in own)
-        said = f"{_in_words(verdict, primary)}: {outcome.value}; {why}"
+            reason = "; ".join(f"{check.name}, was missed by {check.variant}" for check in own)
+        said = f"{verdict.sentence}: {outcome.value}; {reason}"
         found.append(replace(verdict, outcome=outcome, sentence=said))
     return found
 
@@ -188,14 +202,14 @@ def control_of(settings: GridSettings) -> CheckResult | None:
 
 def _own_control(results: Results, comparison: Comparison, primary: Primary) -> CheckResult:
     """Whether the control's difference is significant, at alpha, in its expected direction."""
-    tested, expected = _tested(results, comparison, primary), comparison.expected
+    (tested, why), expected = _tested(results, comparison, primary), comparison.expected
     p, difference = math.nan if tested.p is None else tested.p, tested.difference
     # at alpha, outside of Holm's family
     tests = {"adjusted_p": p, "alpha": results.settings.alpha}
     outcome = outcome_of(expected, difference or 0.0, p=p, p_equal=math.nan, comparisons=1, **tests)
     passed = outcome is VerdictOutcome.SHOWN
     said = "shown" if passed else f"missed; {expected} was expected"
-    said = f"positive control {_in_words(tested, primary)}: {said} ({tested.sentence or _p_text(p)})"
+    said = f"positive control {tested.sentence}: {said} ({why or _p_text(p)})"
     name = f"positive control: {tested.variant} − {tested.against}, {primary}, {expected}"
     return CheckResult(name, comparison.variant, difference, passed, True, said)
 
@@ -225,11 +239,6 @@ def _reason(verdict: Verdict, margin: float) -> str:
     else:
         needs = f"{margin:g} needs {more} more start{'s' * (more > 1)}"
     return f"{different}; equality {within}: {equal}; {needs}"
-
-
-def _in_words(verdict: Verdict, primary: Primary) -> str:
-    number = f"{verdict.measure.replace('_', ' ')} of {primary.metric}"
-    return in_words(f"{verdict.variant} − {verdict.against}, {number}", verdict)
 
 
 def in_words(name: str, numbers: Paired) -> str:

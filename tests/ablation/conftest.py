@@ -99,38 +99,29 @@ def declared(tmp_path: Path) -> Report:
     )
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, "timing_s/step": 1.5} for step in range(3)}
     runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
-    results = gathered(settings, [(run, metrics) for run in runs])
+    verdicts = []
+    for place, (variant, outcome) in enumerate(outcomes.items()):
+        first = place / 10 - 0.1
+        sentence = (
+            f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome.value}; p = 0.123 "
+        )
+        sentence += "after Holm; equality within ±0.05: p = 0.0021; 0.05 needs 7 more starts"
+        verdicts.append(
+            Verdict(
+                **{"variant": variant, "against": "grpo", "measure": "area", "expected": "higher"},
+                **{"outcome": outcome, "sentence": sentence, "by_seed": {1: first, 2: first + 0.02}},
+                **{"difference": first + 0.01, "low": first - 0.115, "high": first + 0.135},
+            )
+        )
     return Report(
-        results=results,
+        results=gathered(settings, [(run, metrics) for run in runs]),
         rows=[],
         costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
         missing=[],
         warnings=[],
-        verdicts=[_verdict(*item, first=place / 10 - 0.1) for place, item in enumerate(outcomes.items())],
+        verdicts=verdicts,
         checks=[
             CheckResult("actor/pg_clipfrac, mean, at least 0.01", "ppo", 0.009962, False, False, "missed"),
             CheckResult("lr1e-3 lower than grpo", "lr1e-3", -0.25, True, True, "passed"),
         ],
-    )
-
-
-def _verdict(variant: str, outcome: VerdictOutcome, first: float) -> Verdict:
-    mean = first + 0.01
-    return Verdict(
-        variant=variant,
-        against="grpo",
-        measure="area",
-        expected="higher",
-        outcome=outcome,
-        difference=mean,
-        low=mean - 0.125,
-        high=mean + 0.125,
-        p=0.5,
-        adjusted_p=0.75,
-        p_equal=0.25,
-        by_seed={1: first, 2: first + 0.02},
-        starts_needed=19,
-        sentence=f"{variant} − grpo, area of {PRIMARY}, 12 starts: {mean:+.3f} "
-        f"({mean - 0.125:.3f} … {mean + 0.125:.3f}): {outcome.value}; p = 0.123 after Holm; equality within "
-        f"±0.05: p = 0.0021; 0.05 needs 7 more starts",
     )

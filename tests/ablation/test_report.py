@@ -82,19 +82,15 @@ def test_without_a_declaration_nothing_is_a_finding(folder: Path) -> None:
 
 
 def test_verdicts_come_first_and_their_label_is_set_off(declared: Report, tmp_path: Path) -> None:
-    sentences = [verdict.sentence for verdict in declared.verdicts]
     labels = ["undecided", "equal within the margin", "shown", "opposite", "not exercised"]
+    said = [(label, verdict.sentence) for label, verdict in zip(labels, declared.verdicts, strict=True)]
     write_files(declared, tmp_path)
-    lines = (tmp_path / "report.md").read_text().splitlines()
-    assert lines[:5] == [
-        f"- **{label}**: {sentence}" for label, sentence in zip(labels, sentences, strict=True)
-    ]
-    assert [line for line in lines if "exploratory" in line] == []
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("".join(f"- **{label}**: {sentence}\n" for label, sentence in said))
+    assert "exploratory" not in text
     content = json.loads((tmp_path / "report.json").read_text())
     assert next(iter(content)) == "statements"
-    assert [(each["label"], each["sentence"]) for each in content["statements"]] == list(
-        zip(labels, sentences, strict=True)
-    )
+    assert [(each["label"], each["sentence"]) for each in content["statements"]] == said
 
 
 @pytest.mark.parametrize(("passed", "label"), [(True, "control shown"), (False, "control missed")])
