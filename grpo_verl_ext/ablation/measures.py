@@ -111,13 +111,7 @@ class Paired:
 
 
 def paired(by_seed: dict[int, float], largest: float, level: float) -> Paired:
-    """Test the differences of pairs.
-
-    Args:
-        largest: of the absolute values that were compared; differences that scatter by less than 1e-12 of it
-            are the same but for rounding, and have no t-distribution.
-        level: of the interval.
-    """
+    """Test the differences of pairs, unless they scatter by rounding alone, 1e-12 of the ``largest``."""
     mean, std, low, high = map(float, interval(np.array([*by_seed.values()]), level))
     if std > 1e-12 * largest:
         p = float(stats.ttest_1samp([*by_seed.values()], 0.0).pvalue)

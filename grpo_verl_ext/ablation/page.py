@@ -28,25 +28,9 @@ COLOURS: dict[str, str] = {
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
-_BEHAVIOUR = {
-    "response_length/mean": "length of responses, tokens",
-    "actor/entropy_per_token": "entropy of the policy, nats a token",
-    "actor/pg_clipfrac": "tokens whose ratio is clipped, share",
-    "actor/ppo_kl": "KL to the policy of the rollout (k1), nats a token",
-    "actor/kl_loss": "KL to the reference, nats (*)",
-    "actor/grad_norm": "norm of the gradient (*)",
-    # not response_length/clip_ratio: those as long as the longest of the batch (losses.mini_batch)
-    "actor/frac_truncated": "truncated responses, share (this package's losses)",
-}
-"""Metrics of the page's section on behaviour, in its order. (*): the scale depends on the variant's
-aggregation (`actor.loss_agg_mode`), hence a logarithmic axis."""
-
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write the page, whole or not at all.
-
-    All values are escaped, and invisible characters replaced by their code point.
-    """
+    """Write the page, whole or not at all; all values are escaped, and what does not show is `visible`."""
     environment = Environment(
         loader=PackageLoader("grpo_verl_ext", "ablation"),
         autoescape=True,
@@ -56,21 +40,18 @@ def write_page(report: Report, folder: Path) -> Path:
         lstrip_blocks=True,
     )
     results, settings = report.results, report.results.settings
-    records = [run.record for run in results.runs if run.record is not None]
     made_with = [
-        f"commit {record.git_revision or 'unknown'}; "
-        + ", ".join(f"{name} {version}" for name, version in record.versions.items())
-        + f"; {record.machine}" * (record.machine is not None)
-        for record in records
+        f"commit {run.record.git_revision or 'unknown'}; "
+        + ", ".join(f"{name} {version}" for name, version in run.record.versions.items())
+        + f"; {run.record.machine}" * (run.record.machine is not None)
+        for run in results.runs
+        if run.record is not None
     ]
     learnt = dict.fromkeys([report.compared.metric, *settings.metrics])
-    behaviour = {label: metric for metric, label in _BEHAVIOUR.items() if metric not in learnt}
     title = ", ".join(results.variants)
     page = environment.get_template("page.html.jinja").render(
         report=report,
-        title=title
-        if len(title) < 200
-        else f"{len(results.variants)} variants of {' × '.join(settings.axes)}",
+        title=title if len(title) < 200 else f"{title[:200]}…",
         settings=settings,
         colours=COLOURS,
         runs=runs_asked_for(results),
@@ -79,10 +60,6 @@ def write_page(report: Report, folder: Path) -> Path:
         forest=_picture(forest(report)),
         level=1 - settings.alpha if report.verdicts else CONFIDENCE,
         curves={metric: _picture(_curves(report, metric)) for metric in learnt},
-        behaviour={
-            label: _picture(_curves(report, metric, log=label.endswith("(*)")))
-            for label, metric in behaviour.items()
-        },
         legend={name: _picture(_line_sample(number)) for number, name in enumerate(results.variants)},
     )
     write_whole(folder / "report.html", page)
@@ -90,20 +67,13 @@ def write_page(report: Report, folder: Path) -> Path:
 
 
 def visible(text: str) -> str:
-    """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩.
-
-    HTML's special characters are left to the template's escaping.
-    """
-    return (
-        text
-        if text.isprintable()
-        else "".join(
-            each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text
-        )
-    )
+    """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
 
 
-def _curves(report: Report, metric: str, *, log: bool = False) -> Figure | None:
+def _curves(report: Report, metric: str) -> Figure | None:
     """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without a curve.
 
     The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
@@ -115,8 +85,6 @@ def _curves(report: Report, metric: str, *, log: bool = False) -> Figure | None:
     for variant, seeds in curves.items():
         axes.plot(seeds, color=looks_of[variant]["color"], linewidth=0.6, alpha=0.5)
         axes.plot(seeds.mean(axis=1, skipna=False), markersize=4, **looks_of[variant])
-    if log and not any((seeds <= 0).any(axis=None) for seeds in curves.values()):
-        axes.set_yscale("log")
     axes.set_ylim(axes.get_ylim())
     for variant, seeds in curves.items():
         *_, low, high = interval(seeds.to_numpy(), CONFIDENCE)
@@ -127,8 +95,8 @@ def _curves(report: Report, metric: str, *, log: bool = False) -> Figure | None:
     return figure if curves else None
 
 
-_ABOVE, BELOW = 0.27, 0.2
-"""Parts of a row between its interval and its name, and between its interval and the marks of its starts."""
+BELOW = 0.2
+"""Part of a row between its interval and the marks of its starts."""
 
 
 def forest(report: Report) -> Figure | None:
@@ -148,7 +116,7 @@ def forest(report: Report) -> Figure | None:
     for place, (name, variant, found) in enumerate(rows):
         own = {**looks(names.index(variant)), "linestyle": ""}
         axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
-        axes.text(0.01, place - _ABOVE, name, transform=across, verticalalignment="center", in_layout=False)
+        axes.text(0.01, place - 0.27, name, transform=across, verticalalignment="center", in_layout=False)
         starts = [*found.by_seed.values()]
         axes.plot(starts, [place + BELOW] * len(starts), fillstyle="none", markersize=4, alpha=0.7, **own)
         if found.low is not None and found.high is not None:

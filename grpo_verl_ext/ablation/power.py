@@ -81,9 +81,7 @@ def starts_needed(difference: float, sd: float, alpha: float) -> int:
 def extended_starts(margin: float, sd: float, alpha: float, *, first: int, most: int) -> int:
     """The number of starts to end with: those that ``margin`` takes, from ``first`` to ``most``.
 
-    Args:
-        sd: estimated from the first starts by `difference_sd`, which is blind to the means of the
-            differences; NaN, a spread that is not known, takes ``most``.
+    ``sd`` is that of the first starts, blind to the means of the differences; NaN, not known, takes ``most``.
     """
     return most if math.isnan(sd) else min(max(first, starts_needed(margin, sd, alpha)), most)
 

@@ -51,7 +51,6 @@ class RunResult:
     seed: int
     state: State
     record: Record | None = None
-    """Overrides, steps, commit and versions of a finished run."""
     warnings: list[str] = field(default_factory=list)
     """Files that cannot be read, with paths relative to the grid's folder."""
 
@@ -104,11 +103,7 @@ def gathered(settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]]) 
 
 
 def read_any(path: Path) -> tuple[Results, Path]:
-    """Read a grid's folder, or the table that a report of it has written.
-
-    Returns:
-        The results, and the folder that a report of them belongs in.
-    """
+    """Read a grid's folder, or the table that a report wrote; also return the folder for its next report."""
     table = path if path.is_file() else path / TABLE
     if table.is_file() and not (path / GRID).exists():
         return read_table(table), table.parent

@@ -53,11 +53,7 @@ def print_plan(
     pilot: Path | None,
     sd: float | None,
 ) -> None:
-    """Compose all runs and list them, and say what a declaration can tell; start nothing.
-
-    Args:
-        command: the line that starts them.
-    """
+    """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
     checks.compose_runs(runs, plugin)
     check_records(runs)
@@ -163,12 +159,7 @@ def _train(
 
 
 def print_report(source: Path, *, output: Path | None = None) -> None:
-    """Compare a grid's finished runs on the terminal and in files.
-
-    Args:
-        source: the grid's folder, or the table of a report; the files go into that folder.
-        output: take the files into this folder instead.
-    """
+    """Compare the finished runs of a grid's folder or table, on the terminal and in files beside it."""
     results, of_source = read_any(source)
     report, console = report_of(results), make_console(at_least=_WIDTH)
     for line in report.missing:

@@ -79,11 +79,7 @@ def outcome_of(
 
 
 def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple[Verdict, str]:
-    """Test a comparison over the declared starts that its variants have finished, and decide nothing.
-
-    Returns:
-        The numbers, also in words, and why nothing was tested, or "".
-    """
+    """Test a comparison over the declared starts that its variants have finished; also return why not."""
     measure, grid = comparison.measure or primary.measure, results.settings
     every = values_of(results, primary.metric, measure)
     starts = {
@@ -100,9 +96,8 @@ def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple
         why = f"a value is NaN with seed {', '.join(unknown)}"
     elif len(starts) < FEWEST:
         numbers["difference"] = fmean(differences) if starts else None
-        why = (
-            f"fewer than {FEWEST} starts are finished by {'both' if len(comparison.variants) == 2 else 'all'}"
-        )
+        everyone = "both" if len(comparison.variants) == 2 else "all"
+        why = f"fewer than {FEWEST} starts are finished by {everyone}"
     else:
         numbers |= vars(paired(by_seed, largest, 1 - grid.alpha))
         if numbers["p"] is None:
@@ -117,10 +112,8 @@ def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple
         expected=comparison.expected,
         **numbers,
     )
-    number = Primary(primary.metric, measure)
-    return replace(
-        verdict, sentence=in_words(f"{verdict.variant} − {verdict.against}, {number}", verdict)
-    ), why
+    name = f"{verdict.variant} − {verdict.against}, {Primary(primary.metric, measure)}"
+    return replace(verdict, sentence=in_words(name, verdict)), why
 
 
 def judge(results: Results, checks: Sequence[CheckResult]) -> list[Verdict]:
@@ -170,10 +163,8 @@ def check_results(results: Results) -> list[CheckResult]:
             own = [values[variant][seed] for seed in seeds_by_rule(results) if seed in values[variant]]
             mean = fmean(own) if own else math.nan
             value, passed = None if math.isnan(mean) else mean, mean >= check.at_least
-            said = (
-                f"{'not measured' if value is None else figures(value)}, {'passed' if passed else 'missed'}"
-            )
-            sentence = f"{variant}: {check}: {said}"
+            measured = "not measured" if value is None else figures(value)
+            sentence = f"{variant}: {check}: {measured}, {'passed' if passed else 'missed'}"
             found.append(CheckResult(str(check), variant, value, passed, False, sentence))
     return found
 
@@ -217,9 +208,8 @@ def _own_control(results: Results, comparison: Comparison, primary: Primary) -> 
 def _reason(verdict: Verdict, margin: float) -> str:
     """The rest of the sentence of a verdict that the tests decided."""
     expected, within = verdict.expected, f"within ±{margin:g}"
-    p, p_equal, adjusted_p = (
-        _p_text(each or 0.0) for each in (verdict.p, verdict.p_equal, verdict.adjusted_p)
-    )
+    numbers = (verdict.p, verdict.p_equal, verdict.adjusted_p)
+    p, p_equal, adjusted_p = (_p_text(math.nan if each is None else each) for each in numbers)
     if verdict.outcome is VerdictOutcome.SHOWN:
         said = f"equal {within}" if expected == "equal" else f"{expected}, as expected"
         return f"{said} ({adjusted_p})"

@@ -29,10 +29,7 @@ def folder(tmp_path: Path, grid_of, leave) -> Path:
     """Two variants, two seeds; with seed 2 one of them is not finished."""
     grid_of(["base", "other"], ["val/<acc>"], base=[HOSTILE])
     for variant, seed, last in (("base", 1, 2), ("other", 1, 2), ("base", 2, 2), ("other", 2, 1)):
-        metrics = {
-            step: {"val/<acc>": step / 4 + seed / 10, "actor/entropy_per_token": 1 / (1 + step)}
-            for step in range(last + 1)
-        }
+        metrics = {step: {"val/<acc>": step / 4 + seed / 10} for step in range(last + 1)}
         run = leave(variant, seed, metrics)
         (of_grid,) = (each for each in read_kept_grid(tmp_path)[1] if each.name == f"{variant}/seed-{seed}")
         overrides = list(of_grid.training.overrides)
@@ -77,19 +74,6 @@ def test_all_text_is_escaped(folder: Path) -> None:
     assert str(folder) not in html, "a page is shown to others"
 
 
-@pytest.mark.parametrize(
-    ("metric", "drawn"), [("actor/frac_truncated", 1), ("response_length/clip_ratio", 0)]
-)
-def test_truncated_responses_are_those_that_used_up_the_budget(
-    tmp_path: Path, grid_of, leave, metric: str, drawn: int
-) -> None:
-    """verl's clip_ratio counts the responses as long as the longest, of which there always is one."""
-    grid_of(["base"], ["val"])
-    leave("base", 1, {step: {"val": 0.5, metric: 0.25} for step in range(3)})
-    html = as_html(report_of(read_results(tmp_path)))
-    assert html.count("<figcaption>truncated responses, share") == drawn
-
-
 def test_a_grid_without_a_finished_run_has_a_page(tmp_path: Path, grid_of) -> None:
     grid_of(["b"], ["m"])
     assert "b/seed-1 (waiting)" in as_html(report_of(read_results(tmp_path)))
@@ -126,7 +110,7 @@ def test_a_browser_shows_it_without_an_error_a_request_or_harm(
     page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true })")
     # Every figure was drawn, and nothing makes the page wider than the screen.
     assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
-    assert page.evaluate("document.images.length") > 4
+    assert page.evaluate("document.images.length") == 4
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert "⟨U+202E⟩gnp.exe" in page.inner_text("main")
     page.close()
@@ -139,8 +123,7 @@ def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
     exploratory, html = as_html(report_of(read_results(folder))), as_html(declared)
     headings = [[heading for _, heading in re.findall(HEADINGS, page)] for page in (exploratory, html)]
     assert headings[0] == [
-        *("base, other", "Differences", "Curves", "Checks and costs"),
-        *("Behaviour", "Provenance"),
+        *("base, other", "Differences", "Curves", "Checks and costs", "Provenance"),
     ]
     assert headings[1][1:] == ["Differences", "Curves", "Checks and costs", "Provenance"]
     # 1/4 + 1/10 at the middle step is the area of both variants with seed 1.
