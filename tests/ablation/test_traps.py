@@ -42,24 +42,26 @@ class TestAFinalValueIsOfTheLastStep:
         assert (validated_before_alone / "report.md").read_text().startswith("- acc ends at step 0 of 2")
         assert "acc ends at step 0 of 2" in (validated_before_alone / "report.html").read_text()
 
-    def test_one_run_that_ends_early_is_left_out_and_named(self, tmp_path: Path, grid_of, leave) -> None:
+    @pytest.mark.parametrize(
+        ("curve", "why"),
+        [
+            ({1: 0.9}, "acc ends at step 1 of 2 in b/seed-2: left out"),
+            # as of a run whose first attempt's file was moved away: its area would be that of the end alone
+            ({2: 0.5}, "acc lacks the steps 1 in b/seed-2, which most runs have: left out"),
+            ({}, "acc is missing in b/seed-2: left out"),
+        ],
+    )
+    def test_a_curve_that_is_not_whole_is_left_out_and_named(
+        self, tmp_path: Path, grid_of, leave, curve: dict[int, float], why: str
+    ) -> None:
         grid_of(["a", "b"], ["acc"], seeds=[1, 2])
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
-        leave("b", 2, {1: {"acc": 0.9}, 2: {}})
-        analysis = report_of(read_results(tmp_path))
-        assert analysis.rows[1]["by_seed"] == {1: 0.5}
-        assert analysis.missing[0].startswith("acc ends at step 1 of 2 in b/seed-2: left out")
-
-    def test_a_curve_that_lacks_steps_is_left_out_and_named(self, tmp_path: Path, grid_of, leave) -> None:
-        """As of a run whose first attempt's file was moved away: its area would be that of the end alone."""
-        grid_of(["a", "b"], ["acc"], seeds=[1, 2])
-        for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
-            leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
-        leave("b", 2, {2: {"acc": 0.5}})
+        leave("b", 2, {step: {"acc": curve[step]} if step in curve else {} for step in (1, 2)})
         analysis = report_of(read_results(tmp_path))
         assert all(row["by_seed"].keys() == {1} for row in analysis.rows if row["variant"] == "b")
-        assert analysis.missing == ["acc lacks the steps 1 in b/seed-2, which most runs have: left out"]
+        (missing,) = analysis.missing
+        assert missing.startswith(why)
 
     def test_a_step_that_one_run_alone_has_measured_does_not_count(
         self, tmp_path: Path, grid_of, leave
