@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import CONFIDENCE, curves_by_variant, interval
-from grpo_verl_ext.ablation.report import Report, runs_asked_for
+from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import drawn, looks
@@ -54,7 +54,7 @@ def write_page(report: Report, folder: Path) -> Path:
         title=title if len(title) < 200 else f"{title[:200]}…",
         settings=settings,
         colours=COLOURS,
-        runs=runs_asked_for(results),
+        runs=report.asked_for,
         made_with=dict.fromkeys(made_with),
         finished=len(results.compared),
         forest=_picture(forest(report)),
@@ -95,10 +95,6 @@ def _curves(report: Report, metric: str) -> Figure | None:
     return figure if curves else None
 
 
-BELOW = 0.2
-"""Part of a row between its interval and the marks of its starts."""
-
-
 def forest(report: Report) -> Figure | None:
     """Each difference with its interval and its starts (hollow), over 0 and ±margin; None without any."""
     rows = report.differences
@@ -118,7 +114,7 @@ def forest(report: Report) -> Figure | None:
         axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
         axes.text(0.01, place - 0.27, name, transform=across, verticalalignment="center", in_layout=False)
         starts = [*found.by_seed.values()]
-        axes.plot(starts, [place + BELOW] * len(starts), fillstyle="none", markersize=4, alpha=0.7, **own)
+        axes.plot(starts, [place + 0.2] * len(starts), fillstyle="none", markersize=4, alpha=0.7, **own)
         if found.low is not None and found.high is not None:
             axes.plot([found.low, found.high], [place, place], linewidth=2, color=own["color"])
         if found.difference is not None:

@@ -25,7 +25,7 @@ from grpo_verl_ext.ablation.measures import (
 from grpo_verl_ext.ablation.power import finished_starts, seeds_by_rule
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import TABLE, CheckResult, Results, RunResult, write_table
-from grpo_verl_ext.ablation.verdicts import Verdict, check_results, control_of, in_words, judge
+from grpo_verl_ext.ablation.verdicts import Verdict, control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
@@ -58,6 +58,11 @@ class Report:
         ]
         nothing = "nothing was declared before the runs, so nothing here is a finding"
         return verdicts or controls or [("exploratory", nothing)]
+
+    @property
+    def asked_for(self) -> list[RunResult]:
+        """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+        return _runs_asked_for(self.results)
 
     @property
     def compared(self) -> Primary:
@@ -119,20 +124,19 @@ class Report:
 def report_of(results: Results) -> Report:
     """Compare the finished runs, and put together what is shown of them."""
     results = replace(results, control=results.control or control_of(results.settings))
-    checks = check_results(results)
+    checks, verdicts = judge(results)
     return Report(
         results=results,
         rows=report_rows(results),
         costs=costs_of(results),
         missing=_missing(results),
         warnings=_warnings(results),
-        verdicts=judge(results, checks),
+        verdicts=verdicts,
         checks=checks,
     )
 
 
-def runs_asked_for(results: Results) -> list[RunResult]:
-    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+def _runs_asked_for(results: Results) -> list[RunResult]:
     wanted = seeds_by_rule(results)
     return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
 
@@ -141,7 +145,7 @@ def _warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted, settings = seeds_by_rule(results), results.settings
-    unfinished = [run for run in runs_asked_for(results) if run.state is not State.FINISHED]
+    unfinished = [run for run in _runs_asked_for(results) if run.state is not State.FINISHED]
     finished = finished_starts(results, wanted)
     beyond = finished_starts(results, settings.usable) - finished
     if settings.expect and finished < len(wanted):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -116,11 +115,12 @@ def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple
     return replace(verdict, sentence=in_words(name, verdict)), why
 
 
-def judge(results: Results, checks: Sequence[CheckResult]) -> list[Verdict]:
-    """The verdicts in the order of their declaration; empty without one."""
+def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
+    """The control, the checks and the verdicts in the order of their declaration; empty without one."""
     grid, primary, margin = results.settings, results.settings.primary, results.settings.margin
+    checks = _check_results(results)
     if primary is None or margin is None or not grid.expect:
-        return []
+        return checks, []
     tested = [_tested(results, each, primary) for each in grid.comparisons]
     p, p_equal = np.array([(each.p, each.p_equal) for each, _ in tested], dtype=float).T  # None becomes NaN
     adjusted = holm(np.where([each.expected == "equal" for each, _ in tested], p_equal, p))
@@ -147,10 +147,10 @@ def judge(results: Results, checks: Sequence[CheckResult]) -> list[Verdict]:
             reason = "; ".join(f"{check.name}, was missed by {check.variant}" for check in own)
         said = f"{verdict.sentence}: {outcome.value}; {reason}"
         found.append(replace(verdict, outcome=outcome, sentence=said))
-    return found
+    return checks, found
 
 
-def check_results(results: Results) -> list[CheckResult]:
+def _check_results(results: Results) -> list[CheckResult]:
     """The control and each check of each variant, in the order of their declaration."""
     grid, found = results.settings, []
     if results.control is not None:

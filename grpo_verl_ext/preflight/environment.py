@@ -36,7 +36,7 @@ _FILES = (".parquet", ".json", ".jsonl", ".py")
 """Ends of a file's name, unlike those of a model on a hub."""
 
 _LOGGER = "trainer.logger"
-TRACKERS = {
+_TRACKERS = {
     "tracking": "wandb",
     "wandb": "wandb",
     "mlflow": "mlflow",
@@ -180,25 +180,25 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
 
     for name in names:
         others = [each for each in names if each != name]
-        if name not in (valid := known_loggers()):
+        if name not in (valid := _known_loggers()):
             line = Line(typed(*others, next(iter(get_close_matches(name, valid, n=1)), "console")))
             yield Problem(_LOGGER, names, line, f"verl has no logger {name}", valid, typed(*names))
-        elif lacks := lacking(name, key=keys):
+        elif lacks := _lacking(name, key=keys):
             why, remedy = lacks
             fix = f"{remedy}, or {typed(*(others or ['console']))}"
             yield Problem(_LOGGER, names, fix, why, seen=typed(*names))
 
 
-def known_loggers() -> list[str]:
+def _known_loggers() -> list[str]:
     """Return the loggers that verl has."""
     from verl.utils.tracking import Tracking
 
-    return [*dict.fromkeys([*Tracking.supported_backend, *TRACKERS])]
+    return [*dict.fromkeys([*Tracking.supported_backend, *_TRACKERS])]
 
 
-def lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
+def _lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
     """Return what one of verl's loggers lacks on this machine, perhaps its key, and what to type."""
-    package = TRACKERS.get(name)
+    package = _TRACKERS.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         return f"{package} is not installed here", f"pip install {package}"
     if key and package == "wandb" and _wandb_lacks_key():

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from grpo_verl_ext.ablation.measures import curves_by_variant
-from grpo_verl_ext.ablation.page import BELOW, forest
+from grpo_verl_ext.ablation.page import forest
 from grpo_verl_ext.ablation.report import Report, report_of
 from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of
@@ -52,7 +52,7 @@ def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Report) 
     for place, verdict in enumerate(declared.verdicts):
         interval, mean = horizontal(axes, place)
         assert (interval, mean) == ([verdict.low, verdict.high], [verdict.difference])
-        (starts,) = horizontal(axes, place + BELOW)
+        (starts,) = horizontal(axes, place + 0.2)
         assert starts == sorted(verdict.by_seed.values())
     hollow = [line for line in axes.lines if line.get_fillstyle() == "none"]
     assert len(hollow) == len(declared.verdicts)
@@ -86,6 +86,6 @@ def test_the_band_is_the_margin(declared: Report) -> None:
 def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Results) -> None:
     axes = drawn(report_of(results))
     # At the steps that most runs have, 0 and 2, the areas with seed 1 are (0.25 + 1) / 2 of a and 0.25 of b.
-    assert (horizontal(axes, 0), horizontal(axes, BELOW)) == ([[0.375]], [[0.375]])
+    assert (horizontal(axes, 0), horizontal(axes, 0.2)) == ([[0.375]], [[0.375]])
     assert [text.get_text() for text in axes.texts] == ["a − b"]
     assert not axes.patches
