@@ -29,8 +29,7 @@ def train_reward_model(
 
     Args:
         start: model to train further; one without a score head gets a new one, drawn by the seed.
-        train: file of pairs, or of steps.
-        held_out: file of the same; may be empty.
+        train: file of pairs, or of steps; ``held_out`` is another, which may be empty.
         trainer: fields of TRL's ``RewardConfig``, or of its ``PRMConfig``.
         steps: whether the model is a classifier of steps, and not one that orders responses.
     """

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 
 from grpo_verl_ext.iterate import checks
@@ -25,8 +26,8 @@ def print_rounds(settings: IterateSettings) -> None:
     for number in range(1, settings.rounds + 1):
         this = Round(settings, number)
         console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
-        for name, (title, _) in PARTS.items():
-            console.print(f"  {'done ' if name in done.get(number, {}) else 'to do'}  {name:12}  {title}")
+        for name in PARTS:
+            console.print(f"  {'done ' if name in done.get(number, {}) else 'to do'}  {name}")
         console.print("  python3 " + shlex.join(this.run().command()))
 
 
@@ -43,14 +44,13 @@ def run_iterate(settings: IterateSettings) -> None:
         settings,
         config,
         rule,
-        lambda this, title: console.print(f"round {this.number}: {title}; {this.folder} has the output"),
+        lambda this, part: console.print(f"round {this.number}: {part}; {this.folder} has the output"),
     )
-    print_table(console, _table(manifest))
+    _print_table(console, manifest)
     console.print(f"{Path(settings.folder) / 'manifest.json'}")
 
 
-def _table(manifest: IterateManifest) -> Table:
-    """Return the table of results, with one row per round."""
+def _print_table(console: Console, manifest: IterateManifest) -> None:
     names = ("policy before", "policy after", "new pairs", "old pairs", "held out", "RM before", "RM after")
     caption = (
         "Policy: verl's val-core metrics. RM: share of held-out pairs that the reward model orders rightly, "
@@ -62,7 +62,7 @@ def _table(manifest: IterateManifest) -> Table:
         found = {key: value for part in record.parts.values() for key, value in part.items()}
         cells = map(found.get, (*keys, "held_out_accuracy_before", "held_out_accuracy_after"))
         shown.add_row(str(record.round), *map(_cell, cells))
-    return shown
+    print_table(console, shown)
 
 
 def _cell(value: object) -> str:

@@ -100,5 +100,5 @@ SAYS = {
     "ablate plan": ["64 of 64 runs to do", "5 comparisons of the area of gold_response/right"],
     # the kept report.md has this difference
     "ablate report": ["+0.026 (0.010 … 0.042): shown; higher, as expected"],
-    "iterate plan": ["trains the reward model", "+algo=grpo"],
+    "iterate plan": ["reward_model", "+algo=grpo"],
 }
