@@ -53,12 +53,11 @@ def train_policy(this: Round, *_: object) -> dict[str, Any]:
     return {"steps": step}
 
 
-def say(this: Round, part: str) -> None:
-    print(this.number, part, flush=True)
-
-
-def settings(folder: str) -> IterateSettings:
-    return IterateSettings(
+def main(folder: str, policy: str) -> None:
+    """Run two of them in ``folder`` from this policy, and print each part that begins."""
+    # The order of sums, and with it the reward model, shall not depend on the load.
+    torch.set_num_threads(1)
+    settings = IterateSettings(
         folder=folder,
         rounds=2,
         seed=1,
@@ -67,12 +66,12 @@ def settings(folder: str) -> IterateSettings:
             label="", held_out=0.2, trainer={"learning_rate": 3e-3, "max_steps": 60, "disable_tqdm": True}
         ),
     )
-
-
-def main(folder: str, policy: str) -> None:
-    """Run two of them in ``folder`` from this policy, and print each part that begins."""
-    # The order of sums, and with it the reward model, shall not depend on the load.
-    torch.set_num_threads(1)
     config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": policy}}})
     parts = PARTS | {"policy": train_policy}
-    run_rounds(settings(folder), config, lambda response, truth: response[-1] in RIGHT, say, parts)
+    run_rounds(
+        settings,
+        config,
+        lambda response, truth: response[-1] in RIGHT,
+        lambda this, part: print(this.number, part, flush=True),
+        parts,
+    )

@@ -6,8 +6,7 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from group_rows import at_first_update
-from mini_batches import actor_config, ragged_batch
+from mini_batches import actor_config, at_first_update, ragged_batch
 from omegaconf import OmegaConf
 from queue_store import Store
 from transfer_queue import KVBatchMeta

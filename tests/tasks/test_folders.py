@@ -106,11 +106,6 @@ def test_a_folder_of_another_layout_is_named_with_the_line_that_makes_it(folder:
         PreparedFolder(folder, "prepare x", "key", format=2).check()
 
 
-def test_a_missing_folder_is_named_with_the_line_that_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(PreparedFolderError, match=r"^key=.*/task: no such folder; type: prepare x$"):
-        PreparedFolder(tmp_path / "task", "prepare x", "key").check()
-
-
 def test_two_at_once_take_turns_and_one_does_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
