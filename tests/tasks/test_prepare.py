@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 
 from grpo_verl_ext.tasks.chain_sum import prepare
 from grpo_verl_ext.tasks.chain_sum.model import accuracy
-from grpo_verl_ext.tasks.chain_sum.prepare import SAMPLES_PER_PROMPT, prepare_chain_sum
+from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings, chain_sum_folder, place
-from grpo_verl_ext.tasks.folders import PreparedFolderError
+from grpo_verl_ext.tasks.folders import PreparedFolderError, read_parquet
 
 
 def test_the_folder_and_its_manifest(tiny_prepared, tiny):
@@ -27,7 +27,7 @@ def test_the_folder_and_its_manifest(tiny_prepared, tiny):
 def test_the_manifests_accuracy_is_what_accuracy_measures(tiny_prepared):
     model, test = (tiny_prepared.folder / name for name in ("model", "test.parquet"))
     manifest = tiny_prepared.manifest
-    assert manifest["sampled_accuracy"] == accuracy(model, test, n=9, samples=SAMPLES_PER_PROMPT)
+    assert manifest["sampled_accuracy"] == accuracy(model, test, n=9, samples=4)
     assert manifest["greedy_accuracy"] == accuracy(model, test, n=9, temperature=0.0)
 
 
@@ -81,6 +81,30 @@ def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path, 
         with pytest.raises(PreparedFolderError) as error:
             place(chain_sum_folder(3, tmp_path)).check()
         assert str(error.value).endswith(f"no such folder; type: {said}")
+
+
+def test_verls_dataset_reads_the_prompts(tiny_prepared, tmp_path):
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    # what the preset sets, and a limit that the longest prompt just meets: 28 tokens with four terms
+    settings = {"max_prompt_length": 28, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)}
+    tokenizer = AutoTokenizer.from_pretrained(tiny_prepared.folder / "model")
+    rows = RLHFDataset(str(tiny_prepared.folder / "test.parquet"), tokenizer, OmegaConf.create(settings))
+    assert len(rows) == tiny_prepared.manifest["settings"]["test_problems"]
+    written = read_parquet(tiny_prepared.folder / "test.parquet")
+    assert rows[0]["raw_prompt"] == written[0]["prompt"]
+    assert rows[0]["reward_model"] == written[0]["reward_model"]
+
+
+def test_no_prompt_is_in_both_files(tiny_prepared, tiny):
+    train, test = (
+        {row["prompt"][0]["content"] for row in read_parquet(tiny_prepared.folder / f"{name}.parquet")}
+        for name in ("train", "test")
+    )
+    assert (len(train), len(test)) == (tiny.train_problems, tiny.test_problems)
+    assert not train & test
 
 
 @pytest.mark.long

@@ -173,7 +173,7 @@ def sample_responses(model_folder: Path | str, chats: list[list[dict[str, str]]]
     return answers
 
 
-COLDEST, HOTTEST = 0.4, 2.5
+_COLDEST, _HOTTEST = 0.4, 2.5
 _CLOSE_ENOUGH = 0.01
 _TRIALS = 8
 
@@ -182,9 +182,9 @@ def standardise(model_folder: Path, test_file: Path, *, n: int, max_response_tok
     """Divide the model's logits so that `SAMPLED` of its answers to ``n`` test prompts are right.
 
     Returns the temperature, found by bisection of its logarithm, with the same random numbers in every trial;
-    where none between `COLDEST` and `HOTTEST` reaches the share, the end that comes nearest.
+    where none between `_COLDEST` and `_HOTTEST` reaches the share, the end that comes nearest.
     """
-    low, high = math.log(COLDEST), math.log(HOTTEST)
+    low, high = math.log(_COLDEST), math.log(_HOTTEST)
     for _ in range(_TRIALS):
         middle = (low + high) / 2
         share = accuracy(

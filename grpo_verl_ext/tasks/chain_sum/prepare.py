@@ -27,7 +27,7 @@ from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome
 from grpo_verl_ext.utils.console import make_console
 
-SAMPLES_PER_PROMPT = 4
+_SAMPLES_PER_PROMPT = 4
 """Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
 _GREEDY_AT_LEAST, _SAMPLED_WITHIN = 0.95, 0.03
 """Of a standard start: share of right answers by the most likely tokens, and distance from `SAMPLED`."""
@@ -66,7 +66,7 @@ def prepare_chain_sum(
             "format": prepared.FORMAT,
             "seed": seed,
             "versions": {"python": platform.python_version(), **versions},
-            "sampled_accuracy": measured(temperature=1.0, samples=SAMPLES_PER_PROMPT),
+            "sampled_accuracy": measured(temperature=1.0, samples=_SAMPLES_PER_PROMPT),
             "greedy_accuracy": measured(temperature=0.0),
             "measured_prompts": of.test_problems,
             "temperature": temperature,
