@@ -1,4 +1,4 @@
-"""Run the rounds: train the policy, collect pairs, train the reward model.
+"""Run the rounds and print them: train the policy, collect pairs, train the reward model.
 
 Each part writes files that appear complete or not at all, and returns results for ``manifest.json``, which is
 rewritten atomically after each of them. A part that the manifest has is not run again.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
 
 from grpo_verl_ext.iterate import reward_training
+from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
 from grpo_verl_ext.iterate.examples import (
     Pair,
     Rule,
@@ -31,8 +35,12 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import dump_file, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
+from grpo_verl_ext.verl_plugin.usage import own_task
 
 _FORMAT = 2
 _MANIFEST = "manifest.json"
@@ -212,3 +220,56 @@ def run_rounds(
                     record.parts[name] = part(this, config, rule) | changed
                     manifest.write(folder)
     return manifest
+
+
+def print_rounds(settings: IterateSettings) -> None:
+    """Print the parts of each round, which of them are done, and verl's command line."""
+    console = make_console()
+    manifest = read_manifest(Path(settings.folder), asdict(settings))
+    done = {record.round: record.parts for record in manifest.rounds}
+    for number in range(1, settings.rounds + 1):
+        this = Round(settings, number)
+        console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
+        for name in PARTS:
+            console.print(f"  {'done ' if name in done.get(number, {}) else 'to do'}  {name}")
+        console.print("  python3 " + shlex.join(this.run().command()))
+
+
+def run_iterate(settings: IterateSettings) -> None:
+    """Check the settings, run all rounds, and print the table."""
+    console = make_console()
+    config = compose_rounds(settings)
+    task = own_task(config)
+    if task is not None and task.name in TASKS and not Path(task.folder).exists():
+        run_prepare(str(task.name), int(task.seed), force=False)
+    rule = checked_rule(settings, config)
+    console.print(Round(settings, 1).run().ray.words)
+    manifest = run_rounds(
+        settings,
+        config,
+        rule,
+        lambda this, part: console.print(f"round {this.number}: {part}; {this.folder} has the output"),
+    )
+    _print_table(console, manifest)
+    console.print(f"{Path(settings.folder) / 'manifest.json'}")
+
+
+def _print_table(console: Console, manifest: IterateManifest) -> None:
+    names = ("policy before", "policy after", "new pairs", "old pairs", "held out", "RM before", "RM after")
+    caption = (
+        "Policy: verl's val-core metrics. RM: share of held-out pairs that the reward model orders rightly, "
+        "or of steps that it classifies rightly, before and after its training in the round."
+    )
+    shown = Table("round", *names, title="iterative GRPO", caption=caption, caption_justify="left")
+    keys = ("validation_before", "validation_after", "pairs", "replayed", "held_out")
+    for record in manifest.rounds:
+        found = {key: value for part in record.parts.values() for key, value in part.items()}
+        cells = map(found.get, (*keys, "held_out_accuracy_before", "held_out_accuracy_after"))
+        shown.add_row(str(record.round), *map(_cell, cells))
+    print_table(console, shown)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(map(_cell, value.values())) or "–"
+    return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else f"{value}"

@@ -13,7 +13,7 @@ STAGES = {
     "a training starts": "0",
     "it trains": "3",
     "pairs are made": "grpo_verl_ext.iterate.examples:make_pairs",
-    "the table is printed": "grpo_verl_ext.iterate.terminal:_print_table",
+    "the table is printed": "grpo_verl_ext.iterate.rounds:_print_table",
 }
 
 
