@@ -64,8 +64,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
 def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
     """Import the rule, try it once, and return it; refuse what TRL or verl's driver would refuse later.
 
-    Args:
-        config: verl's configuration of the first round, whose models and data exist.
+    ``config`` is verl's of the first round, whose models and data exist.
     """
     reward = settings.reward_model
     steps = reward.step_label is not None

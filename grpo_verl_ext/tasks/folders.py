@@ -25,12 +25,10 @@ class PreparedFolderError(ValueError):
 
 @dataclass(frozen=True)
 class PreparedOutcome:
-    """The result of `PreparedFolder.make`.
+    """The result of `PreparedFolder.make`; ``moved_aside`` is the folder that ``force`` replaced.
 
-    Attributes:
-        manifest: the content of ``manifest.json``: ``settings``, all that the folder depends on; ``sha256``,
-            path inside the folder → digest, for each file but the manifest; and what ``build`` returned.
-        moved_aside: new path of the folder that ``force`` replaced.
+    ``manifest.json`` has ``settings``, all that the folder depends on; ``sha256``, path inside the folder →
+    digest, for each file but the manifest; and what ``build`` returned.
     """
 
     folder: Path
@@ -49,9 +47,8 @@ class PreparedOutcome:
 class PreparedFolder:
     """Where a prepared folder is, or is to be.
 
-    Attributes:
-        command: the command line that makes the folder, and ``key`` the setting that names it, for messages.
-        format: version of the layout, as the manifest has it; a folder of another has to be made again.
+    The line ``command`` makes it, and the setting ``key`` names it, for messages. A folder of another
+    ``format``, the version of the layout, has to be made again.
     """
 
     path: Path
@@ -64,13 +61,10 @@ class PreparedFolder:
     ) -> PreparedOutcome:
         """Make the folder, or do nothing if it is there with the same settings.
 
-        It is built under another name and renamed when it is complete, so a process that is killed leaves
-        nothing that is ever used. Of two processes the second waits and then finds the work done.
-
-        Args:
-            build: fills a folder, and returns the manifest's other fields.
-            force: make the folder in any case, and keep the old one under another name; in its place if
-                that fails. Without it a folder that is damaged or of other settings is refused.
+        ``build`` fills a folder under another name, which is renamed when it is complete, and returns the
+        manifest's other fields. Of two processes the second waits and then finds the work done. With
+        ``force`` it is made in any case, and the old one kept under another name; in its place if that
+        fails. Without it a folder that is damaged or of other settings is refused.
         """
         if self.path.exists() and not force:  # another user's, perhaps, and not to be locked
             return self._found(settings)

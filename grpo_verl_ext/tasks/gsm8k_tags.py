@@ -26,11 +26,9 @@ _SPLITS = {"train": TRAIN, "test": TEST}
 def prepare_gsm8k_tags(source: Path, folder: Path | None, *, force: bool) -> PreparedOutcome:
     """Make ``folder`` with both splits of ``source``, or do nothing if it is there.
 
-    None: the folder of the preset ``+task=gsm8k_tags``.
-
-    Args:
-        source: a folder with ``train`` and ``test``, each as ``.jsonl`` with GSM8K's ``question`` and
-            ``answer``, or as ``.parquet`` with those columns or as verl's preprocessing writes it.
+    None: the folder of the preset ``+task=gsm8k_tags``. The source has ``train`` and ``test``, each as
+    ``.jsonl`` with GSM8K's ``question`` and ``answer``, or as ``.parquet`` with those columns or as verl's
+    preprocessing writes it.
     """
     files = {}
     for split in _SPLITS:

@@ -143,12 +143,9 @@ def accuracy(
 ) -> float:
     """Return the share of right answers in ``samples`` responses to each of the first ``n`` prompts, 0 … 1.
 
-    With one sample it is verl's validation metric ``acc`` under the task's preset; its standard error is
-    √(a(1−a)/n), 0.02 at n = 512.
-
-    Args:
-        parquet: a data file in verl's format, of at least ``n`` rows.
-        temperature: 0 takes the most likely token every time.
+    ``parquet`` has verl's format and at least ``n`` rows. With one sample it is verl's validation metric
+    ``acc`` under the task's preset; its standard error is √(a(1−a)/n), 0.02 at n = 512. Temperature 0 takes
+    the most likely token every time.
     """
     rows = read_parquet(Path(parquet))[:n]
     if len(rows) < n:
