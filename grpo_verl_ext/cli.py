@@ -235,8 +235,8 @@ def _examined(overrides: list[str], options: dict[str, str] | None, *, as_json: 
 @_iterate.command("plan")
 def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """List the rounds and what is done already; start nothing."""
+    from grpo_verl_ext.iterate.rounds import print_rounds
     from grpo_verl_ext.iterate.settings import read_settings
-    from grpo_verl_ext.iterate.terminal import print_rounds
 
     print_rounds(read_settings(config, overrides or []))
 
@@ -247,8 +247,8 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
 
     To resume after a kill, run the same command again.
     """
+    from grpo_verl_ext.iterate.rounds import run_iterate
     from grpo_verl_ext.iterate.settings import read_settings
-    from grpo_verl_ext.iterate.terminal import run_iterate
 
     run_iterate(read_settings(config, overrides or []))
 

@@ -11,21 +11,22 @@ from omegaconf.errors import OmegaConfBaseException
 from grpo_verl_ext import catalogue, preflight
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
-from grpo_verl_ext.catalogue.requires import In
+from grpo_verl_ext.catalogue.requires import AtLeast, In
 from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, make_pairs, make_steps, read_examples
 from grpo_verl_ext.iterate.reward_training import of_trl
-from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, RewardModelSettings, Round
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.runs.metrics import Response
 from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
-_MERGED = (
+_SAVED = (
     *(
-        In(f"actor_rollout_ref.model.{key}", (off, None), "verl's merger takes out of the policy")
+        In(f"actor_rollout_ref.model.{key}", (off, None), "verl does not save in a Hugging Face folder")
         for key, off in (("lora_rank", 0), ("lora.rank", 0), ("lora_adapter_path", None))
     ),
-    In(f"{ACTOR}.strategy", ("fsdp2", "fsdp"), "writes checkpoints that are not merged"),
+    In(f"{ACTOR}.strategy", ("fsdp2", "fsdp"), "saves no such folder of the policy"),
+    AtLeast("trainer.save_freq", 1, "saves no policy for the next round"),
 )
 _WITH_MODEL = "rule_and_model"
 _MANAGER = In(
@@ -38,8 +39,7 @@ _MANAGER = In(
 def compose_rounds(settings: IterateSettings) -> DictConfig:
     """Compose verl's configuration of every round, and return that of the first.
 
-    Raises:
-        IterateError: verl would refuse one of them, or no round could follow.
+    Refuses what verl would refuse, and a policy that no later round could begin with or learn from.
     """
     numbers = range(1, settings.rounds + 1)
     try:
@@ -48,8 +48,8 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
     except CompositionError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
     asks_model = any(_MANAGER.value(config) == _WITH_MODEL for config in rounds)
-    for row in (*_MERGED, _MANAGER) if asks_model else _MERGED:
-        if found := row.unmet("iterate", own):
+    for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:
+        if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")
     of_steps = settings.reward_model.step_label is not None
     if asks_model and catalogue.learns_from_steps(own) != of_steps:
@@ -62,13 +62,9 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
 
 
 def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
-    """Refuse settings that verl's driver, TRL or the rule would refuse later, and return the rule.
+    """Import the rule, try it once, and return it; refuse what TRL or verl's driver would refuse later.
 
-    Args:
-        config: verl's configuration of the first round, whose models and data exist.
-
-    Raises:
-        IterateError: the message has the line to type.
+    ``config`` is verl's of the first round, whose models and data exist.
     """
     reward = settings.reward_model
     steps = reward.step_label is not None
@@ -82,25 +78,19 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
         ) from error
     if reward.replay_from:
         read_examples(Path(reward.replay_from), Steps if steps else Pair)
-    rule = _import_rule(reward)
+    name = str(reward.step_label or reward.label)
+    try:
+        rule = functions.load_function(name)
+        make = make_steps if steps else make_pairs
+        make([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
+    except Exception as error:
+        key, valid = ("step_label", "steps.compute_score") if steps else ("label", "rules.correctness")
+        raise IterateError(
+            f"reward_model.{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
+            f"reward_model.{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
+        ) from error
     try:
         preflight.check_training(config)
     except (ValueError, OmegaConfBaseException) as error:
         raise IterateError(f"policy.overrides: {error}") from error
-    return rule
-
-
-def _import_rule(reward: RewardModelSettings) -> Rule:
-    """Import the function that ``label`` or ``step_label`` names, try it once, and return it."""
-    key, name = ("label", reward.label) if reward.step_label is None else ("step_label", reward.step_label)
-    make = make_pairs if key == "label" else make_steps
-    try:
-        rule = functions.load_function(str(name))
-        make([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
-    except Exception as error:
-        valid = "grpo_verl_ext.rewards." + ("rules.correctness" if key == "label" else "steps.compute_score")
-        raise IterateError(
-            f"reward_model.{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
-            f"reward_model.{key}={valid}, or a function of your own like it"
-        ) from error
     return rule

@@ -54,7 +54,14 @@ def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     """
     rng, pairs = random.Random(f"pairs/{seed}"), list[_Example]()
     for group in _by_prompt(responses):
-        labelled = [(each.output, _label(rule(each.output, each.truth))) for each in group]
+        labelled = list[tuple[str, float]]()
+        for each in group:
+            result = rule(each.output, each.truth)
+            label = result["score"] if isinstance(result, dict) else result
+            if not isinstance(label, int | float):
+                valid = "a number, or {'score': number}"
+                raise IterateError(f"reward_model.label returned {label!r}; valid is {valid}")
+            labelled.append((each.output, label))
         every = {
             Pair(group[0].prompt, better, worse): None
             for (better, high), (worse, low) in product(labelled, repeat=2)
@@ -69,12 +76,27 @@ def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
 
     They are drawn uniformly. Responses without steps are left out.
     """
-    rng, drawn = random.Random(f"steps/{seed}"), list[Response]()
+    rng, examples = random.Random(f"steps/{seed}"), list[_Example]()
     for group in _by_prompt(responses):
         different = [*{each.output: each for each in group}.values()]
-        drawn += rng.sample(different, min(per_prompt, len(different)))
-    examples = (_steps(rule, each.prompt, each.output, each.truth) for each in drawn)
-    return [example for example in examples if example.labels]
+        drawn = rng.sample(different, min(per_prompt, len(different)))
+        examples += [steps for each in drawn if (steps := _steps(rule, each)).labels]
+    return examples
+
+
+def _steps(rule: Rule, response: Response) -> Steps:
+    """Ask the rule for the steps of one response; of steps with the same end the last one counts."""
+    prompt, text, truth = response.prompt, response.output, response.truth
+    said = rule(data_source="", solution_str=text, ground_truth=truth, extra_info={"prompt": prompt})
+    try:
+        if not isinstance(said, dict) or CHARACTER_ENDS not in said:
+            valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
+            raise StepRewardError(f"it returned {said!r:.200}; valid is {valid}")
+        ends = step_end_characters(said, range(len(text)), lambda _: text)
+    except StepRewardError as error:
+        raise IterateError(f"reward_model.step_label: {error}") from error
+    right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
+    return Steps(prompt, pieces(text, ends), [right[end] for end in sorted(right)])
 
 
 def _by_prompt(responses: Iterable[Response]) -> Iterator[list[Response]]:
@@ -83,31 +105,6 @@ def _by_prompt(responses: Iterable[Response]) -> Iterator[list[Response]]:
     for each in responses:
         groups[each.step, each.prompt, json.dumps(each.truth, sort_keys=True)].append(each)
     yield from groups.values()
-
-
-def _label(result: object) -> float:
-    """Return the number in the result of a rule."""
-    value = result["score"] if isinstance(result, dict) else result
-    if not isinstance(value, int | float):
-        raise IterateError(
-            f"reward_model.label returned {result!r}; valid is a number, or {{'score': number}}"
-        )
-    return float(value)
-
-
-def _steps(rule: Rule, prompt: str, response: str, truth: object) -> Steps:
-    """Ask the rule for the steps of one response; of steps with the same end the last one counts."""
-    returned = rule(data_source="", solution_str=response, ground_truth=truth, extra_info={"prompt": prompt})
-    try:
-        if not isinstance(returned, dict) or CHARACTER_ENDS not in returned:
-            raise StepRewardError(
-                f"it returned {returned!r:.200}; valid is a dictionary with {REWARDS} and {CHARACTER_ENDS}"
-            )
-        ends = step_end_characters(returned, range(len(response)), lambda _: response)
-    except StepRewardError as error:
-        raise IterateError(f"reward_model.step_label: {error}") from error
-    right = {end: reward > 0 for end, reward in zip(ends, returned[REWARDS], strict=True)}
-    return Steps(prompt, pieces(response, ends), [bool(right[end]) for end in sorted(right)])
 
 
 def split_by_prompt(

@@ -27,12 +27,9 @@ def train_reward_model(
 ) -> None:
     """Train and save the model, and measure it on held-out examples before and after: ``results.json``.
 
-    Args:
-        start: model to train further; one without a score head gets a new one, drawn by the seed.
-        train: file of pairs, or of steps.
-        held_out: file of the same; may be empty.
-        trainer: fields of TRL's ``RewardConfig``, or of its ``PRMConfig``.
-        steps: whether the model is a classifier of steps, and not one that orders responses.
+    A ``start`` without a score head gets a new one, drawn by the seed. ``train`` and ``held_out``, which may
+    be empty, are files of pairs, or with ``steps`` of steps; ``trainer`` has fields of TRL's
+    ``RewardConfig``, or of its ``PRMConfig``.
     """
     from datasets import Dataset
 
@@ -74,8 +71,7 @@ def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Pair | Steps]) -> f
 def of_trl(trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int) -> tuple[Any, partial[Any]]:
     """Return TRL's trainer of pairs or of steps, and its settings: our defaults, overridden by the user's.
 
-    Raises:
-        TypeError: the user's have ``step_separator``: a step of ours ends where the rule says.
+    TypeError if the user's have ``step_separator``, for a step of ours ends where the rule says.
     """
     if steps:
         from trl.experimental.prm import PRMConfig as Config

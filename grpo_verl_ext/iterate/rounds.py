@@ -1,4 +1,4 @@
-"""Run the rounds: train the policy, merge it, collect pairs, train the reward model.
+"""Run the rounds and print them: train the policy, collect pairs, train the reward model.
 
 Each part writes files that appear complete or not at all, and returns results for ``manifest.json``, which is
 rewritten atomically after each of them. A part that the manifest has is not run again.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
 
 from grpo_verl_ext.iterate import reward_training
+from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
 from grpo_verl_ext.iterate.examples import (
     Pair,
     Rule,
@@ -31,12 +35,15 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import dump_file, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
+from grpo_verl_ext.verl_plugin.usage import own_task
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "manifest.json"
-_PYTHON = (sys.executable, "-m")
 
 
 @dataclass
@@ -68,13 +75,10 @@ class IterateManifest(Document):
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
-    """Return the folder's manifest, or a new one.
+    """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
 
-    Only ``rounds`` may differ from the settings with which it was begun, for more rounds continue the run,
-    and settings of the reward model's training until a round has finished it.
-
-    Raises:
-        IterateError: it cannot be read, or it was begun with other settings.
+    Only ``rounds`` may differ, for more rounds continue the run, and settings of the reward model's training
+    until a round has finished it.
     """
     file = folder / _MANIFEST
     if not file.exists():
@@ -112,22 +116,13 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     run = this.run()
     if not run.is_finished():
         run.go()
-    validated = {"validation_before": 0, "validation_after": run.steps}
-    metrics = {name: sorted(run.metrics().get(step, {}).items()) for name, step in validated.items()}
+    metrics = run.metrics()
     return {
-        name: {key: value for key, value in values if key.startswith("val-core/")}
-        for name, values in metrics.items()
+        name: {
+            key: value for key, value in sorted(metrics.get(step, {}).items()) if key.startswith("val-core/")
+        }
+        for name, step in (("validation_before", 0), ("validation_after", run.steps))
     }
-
-
-def _merge_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, Any]:
-    """Convert the last checkpoint to a Hugging Face folder with verl's merger."""
-    if not this.model.exists():
-        with appearing(this.model) as target:
-            folders = ["--local_dir", str(this.run().last_checkpoint / "actor"), "--target_dir", str(target)]
-            command = [*_PYTHON, "verl.model_merger", "merge", "--backend", "fsdp", *folders]
-            run_logged(command, this.folder / "merge.log")
-    return {}
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
@@ -137,14 +132,13 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     ones are joined by n · share / (1 − share), or by all that there are. With ``step_label`` a "pair" is the
     labelled steps of one response.
     """
-    reward, steps = this.settings.reward_model, this.settings.policy.steps
-    files = {step: dump_file(this.run().rollouts, step) for step in range(1, steps + 1)}
+    reward, rollouts = this.settings.reward_model, this.run().rollouts
+    files = {step: dump_file(rollouts, step) for step in range(1, this.settings.policy.steps + 1)}
     # A file is missing where a training was killed between its checkpoint and its dump.
     missing = [step for step, file in files.items() if not file.is_file()]
-    if len(missing) == steps:
+    if len(missing) == len(files):
         raise IterateError(
-            f"{this.run().rollouts} has no rollouts of steps 1 … {steps}; was trainer.rollout_data_dir "
-            "overridden?"
+            f"{rollouts} has no rollouts of steps 1 … {len(files)}; was trainer.rollout_data_dir overridden?"
         )
     responses = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
     kind, make = (Pair, make_pairs) if reward.step_label is None else (Steps, make_steps)
@@ -183,17 +177,17 @@ def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[st
             }
             file = this.folder / "reward_training.json"
             write_whole(file, json.dumps(job, indent=2) + "\n")
-            command = [*(reward.launcher or _PYTHON), reward_training.__name__, str(file)]
+            command = [*(reward.launcher or (sys.executable, "-m")), reward_training.__name__, str(file)]
             run_logged(command, file.with_suffix(".log"))
     return dict(json.loads((model / "results.json").read_text()))
 
 
-PARTS: dict[str, tuple[str, _Part]] = {
-    "policy": ("verl trains the policy", _train_policy),
-    "model": ("verl's merger makes a Hugging Face folder of it", _merge_policy),
-    "pairs": ("pairs from the rollouts, and a replay of earlier rounds", _collect_pairs),
-    "reward_model": ("TRL trains the reward model", _train_reward_model),
+PARTS: dict[str, _Part] = {
+    "policy": _train_policy,
+    "pairs": _collect_pairs,
+    "reward_model": _train_reward_model,
 }
+"""What each round does, in order."""
 
 
 def run_rounds(
@@ -201,15 +195,11 @@ def run_rounds(
     config: DictConfig,
     rule: Rule,
     say: Callable[[Round, str], None],
-    parts: Mapping[str, tuple[str, _Part]] = PARTS,
+    parts: Mapping[str, _Part] = PARTS,
 ) -> IterateManifest:
-    """Run all parts of all rounds that are not done yet, and return the manifest.
+    """Run all parts of all rounds that are not done yet, after ``say`` of each, and return the manifest.
 
-    Args:
-        say: called before each part.
-
-    Raises:
-        IterateError: the folder belongs to other settings, or another process works in it.
+    The folder must belong to the same settings, and no other process may work in it.
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,9 +214,62 @@ def run_rounds(
             record = manifest.rounds[number - 1]
             manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
-            for name, (title, part) in parts.items():
+            for name, part in parts.items():
                 if name not in record.parts:
-                    say(this, title)
+                    say(this, name)
                     record.parts[name] = part(this, config, rule) | changed
                     manifest.write(folder)
     return manifest
+
+
+def print_rounds(settings: IterateSettings) -> None:
+    """Print the parts of each round, which of them are done, and verl's command line."""
+    console = make_console()
+    manifest = read_manifest(Path(settings.folder), asdict(settings))
+    done = {record.round: record.parts for record in manifest.rounds}
+    for number in range(1, settings.rounds + 1):
+        this = Round(settings, number)
+        console.print(f"\nround {number}, seed {this.seed}, in {this.folder}", style="bold")
+        for name in PARTS:
+            console.print(f"  {'done ' if name in done.get(number, {}) else 'to do'}  {name}")
+        console.print("  python3 " + shlex.join(this.run().command()))
+
+
+def run_iterate(settings: IterateSettings) -> None:
+    """Check the settings, run all rounds, and print the table."""
+    console = make_console()
+    config = compose_rounds(settings)
+    task = own_task(config)
+    if task is not None and task.name in TASKS and not Path(task.folder).exists():
+        run_prepare(str(task.name), int(task.seed), force=False)
+    rule = checked_rule(settings, config)
+    console.print(Round(settings, 1).run().ray.words)
+    manifest = run_rounds(
+        settings,
+        config,
+        rule,
+        lambda this, part: console.print(f"round {this.number}: {part}; {this.folder} has the output"),
+    )
+    _print_table(console, manifest)
+    console.print(f"{Path(settings.folder) / 'manifest.json'}")
+
+
+def _print_table(console: Console, manifest: IterateManifest) -> None:
+    names = ("policy before", "policy after", "new pairs", "old pairs", "held out", "RM before", "RM after")
+    caption = (
+        "Policy: verl's val-core metrics. RM: share of held-out pairs that the reward model orders rightly, "
+        "or of steps that it classifies rightly, before and after its training in the round."
+    )
+    shown = Table("round", *names, title="iterative GRPO", caption=caption, caption_justify="left")
+    keys = ("validation_before", "validation_after", "pairs", "replayed", "held_out")
+    for record in manifest.rounds:
+        found = {key: value for part in record.parts.values() for key, value in part.items()}
+        cells = map(found.get, (*keys, "held_out_accuracy_before", "held_out_accuracy_after"))
+        shown.add_row(str(record.round), *map(_cell, cells))
+    print_table(console, shown)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(map(_cell, value.values())) or "–"
+    return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else f"{value}"

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.utils.documents import Document, read_yaml
-from grpo_verl_ext.utils.keys import SECTION
+from grpo_verl_ext.utils.keys import ACTOR, SECTION
 from grpo_verl_ext.utils.options import Count
 
 
@@ -74,11 +74,7 @@ class IterateSettings(Document):
 
 
 def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
-    """Read the YAML file and the command line's ``key=value``, which win, and check every value.
-
-    Raises:
-        IterateError: no such file, not YAML, an unknown key, a missing or a wrong value.
-    """
+    """Read the YAML file and the command line's ``key=value``, which win, and check every value."""
     settings = read_yaml(file, IterateSettings, IterateError, overrides)
     reward = settings.reward_model
     key, weight = "reward_model", reward.rule_weight
@@ -103,7 +99,8 @@ class Round:
     def __init__(self, settings: IterateSettings, number: int) -> None:
         self.settings, self.number, self.seed = settings, number, settings.seed * 1000 + number
         self.folder = Path(settings.folder) / f"round-{number}"
-        self.model, self.own_reward_model = self.folder / "model", self.folder / "reward_model"
+        saved = VerlRun(self.folder / "policy", (), settings.policy.steps).last_checkpoint
+        self.model, self.own_reward_model = saved / "actor" / "huggingface", self.folder / "reward_model"
         self.mixture = self.folder / "mixture.jsonl"
         self.training_pairs, self.held_out_pairs = self.folder / "pairs.jsonl", self.folder / "held_out.jsonl"
         other = settings.reward_model.replay_from
@@ -131,6 +128,8 @@ class Round:
             *(f"trainer.test_freq={self.settings.policy.steps}", "trainer.save_freq=4"),
             "trainer.max_actor_ckpt_to_keep=1",
             *self.settings.policy.overrides,
+            # verl saves the policy as a Hugging Face folder, too
+            f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
             f"data.seed={self.seed}",
             f"++actor_rollout_ref.rollout.seed={self.seed}",
         ]

@@ -60,7 +60,7 @@ def _check_task(config: DictConfig) -> None:
     """Refuse a task that ``grpo-verl-ext prepare`` makes and that is not prepared or not complete."""
     if (folder := _prepared_folder(config)) is not None:
         try:
-            prepared.read_checked(folder)
+            prepared.place(folder).check()
         except folders.PreparedFolderError as error:
             raise SettingError("task.folder", folder, seen=str(error)) from error
 

@@ -33,10 +33,8 @@ def train_model(
     thread, and their gradients are averaged in order. Threads inside torch's operators would spin while they
     wait for each other, and take many times as long on a busy machine.
 
-    Args:
-        batches: each cut into parts, one a thread; drawn when the model has taken the step before.
-        steps: largest number of batches, over which the learning rate falls from ``learning_rate``.
-        on_step: called with the number of steps done, after each.
+    Each batch is cut into parts, one a thread, and drawn when the model has taken the step before. Over
+    ``steps``, the largest number of batches, the learning rate falls. ``on_step`` gets the steps done.
     """
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
@@ -104,20 +102,15 @@ def sample(
 ) -> Tensor:
     """Generate one response per prompt, (B, R), without changing torch's global random state.
 
-    All chats are one batch; tokens are drawn from the whole distribution (no top-k, top-p or penalty).
-
-    Args:
-        tokenizer: must pad on the left.
-        temperature: 0 takes the most likely token every time.
+    All chats are one batch, padded on the left by ``tokenizer``; tokens are drawn from the whole distribution
+    (no top-k, top-p or penalty). Temperature 0 takes the most likely token every time.
     """
     batch = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
     ).to(model.device)
-    how: dict[str, Any] = (
-        {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        if temperature > 0
-        else {"do_sample": False}
-    )
+    how: dict[str, Any] = {"do_sample": temperature > 0}
+    if temperature > 0:
+        how |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
     how["repetition_penalty"] = 1.0  # a model's own generation settings may have one
     with torch.random.fork_rng():
         torch.manual_seed(seed)

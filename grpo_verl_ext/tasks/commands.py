@@ -48,10 +48,10 @@ def _gsm8k_tags(
     force: _Force = False,
 ) -> None:
     """Write GSM8K's problems with a system prompt that asks for the tags."""
-    from grpo_verl_ext.tasks.gsm8k_tags import gsm8k_tags_folder, prepare_gsm8k_tags
+    from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
 
     console = make_console()
     with one_message("gsm8k_tags", PreparedFolderError):
-        outcome = prepare_gsm8k_tags(source, folder or gsm8k_tags_folder(), force=force)
+        outcome = prepare_gsm8k_tags(source, folder, force=force)
     found = outcome.manifest["found"]
     console.print(outcome.words("{train} training and {test} test prompts".format(**found)))

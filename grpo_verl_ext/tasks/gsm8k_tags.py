@@ -23,19 +23,22 @@ _NAME = "gsm8k_tags"
 _SPLITS = {"train": TRAIN, "test": TEST}
 
 
-def gsm8k_tags_folder() -> Path:
-    """Return the folder of the preset ``+task=gsm8k_tags``."""
-    return cache_root() / _NAME
-
-
-def prepare_gsm8k_tags(source: Path, folder: Path, *, force: bool) -> PreparedOutcome:
+def prepare_gsm8k_tags(source: Path, folder: Path | None, *, force: bool) -> PreparedOutcome:
     """Make ``folder`` with both splits of ``source``, or do nothing if it is there.
 
-    Args:
-        source: a folder with ``train`` and ``test``, each as ``.jsonl`` with GSM8K's ``question`` and
-            ``answer``, or as ``.parquet`` with those columns or as verl's preprocessing writes it.
+    None: the folder of the preset ``+task=gsm8k_tags``. The source has ``train`` and ``test``, each as
+    ``.jsonl`` with GSM8K's ``question`` and ``answer``, or as ``.parquet`` with those columns or as verl's
+    preprocessing writes it.
     """
-    files = {split: _file(source, split) for split in _SPLITS}
+    files = {}
+    for split in _SPLITS:
+        there = [file for end in ("parquet", "jsonl") if (file := source / f"{split}.{end}").is_file()]
+        if not there:
+            raise PreparedFolderError(
+                f"--source is {source}, which has no {split}.parquet or {split}.jsonl; valid is a folder "
+                "with GSM8K's own files, or with those of examples/train/prepare_data.sh"
+            )
+        files[split] = there[0]
     settings = {"system": SYSTEM_PROMPT, "sources": {split: sha256(file) for split, file in files.items()}}
 
     def build(unfinished: Path) -> dict[str, Any]:
@@ -44,17 +47,7 @@ def prepare_gsm8k_tags(source: Path, folder: Path, *, force: bool) -> PreparedOu
             write_rows(unfinished / name, rows[split])
         return {"found": {split: len(each) for split, each in rows.items()}}
 
-    return PreparedFolder(folder).make(settings, build, force=force)
-
-
-def _file(source: Path, split: str) -> Path:
-    for file in (source / f"{split}.parquet", source / f"{split}.jsonl"):
-        if file.is_file():
-            return file
-    raise PreparedFolderError(
-        f"--source is {source}, which has no {split}.parquet or {split}.jsonl; valid is a folder with "
-        "GSM8K's own files, or with those of examples/train/prepare_data.sh"
-    )
+    return PreparedFolder(folder or cache_root() / _NAME).make(settings, build, force=force)
 
 
 def _rows(file: Path, split: str) -> list[dict[str, Any]]:

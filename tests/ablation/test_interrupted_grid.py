@@ -68,7 +68,7 @@ def step_of(metrics: Path) -> int:
 @pytest.mark.long
 def test_while_the_task_is_prepared(tmp_path: Path) -> None:
     file = written(tmp_path, "+task=chain_sum", "task.seed=1")
-    stage = "grpo_verl_ext.tasks.chain_sum.prepare:_fill"
+    stage = "grpo_verl_ext.tasks.chain_sum.prepare:build_model"
     words, said, cache = ("ablate", "run", str(file)), tmp_path / "said", tmp_path / "cache"
     process = interrupted.start(command_line, stage, *words, folder=said, GRPO_VERL_EXT_CACHE=str(cache))
     interrupted.interrupt(process, said)

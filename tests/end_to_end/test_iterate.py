@@ -1,4 +1,4 @@
-"""Test two rounds of iterative GRPO: verl trains and merges, TRL trains a reward model for verl."""
+"""Test two rounds of iterative GRPO: verl trains the policy, TRL a reward model for verl."""
 
 import json
 import math

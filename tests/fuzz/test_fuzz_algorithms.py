@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from group_rows import at_first_update
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mini_batches import actor_config
+from mini_batches import actor_config, at_first_update
 from strategies import fuzzing, values
 from torch import Tensor
 

@@ -13,6 +13,17 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 
+class OnHost(FullyShardedDataParallel):
+    """Without sync_module_states, which refuses a model on the CPU; every rank has the same one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "sync_module_states": False})
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """FSDP1 takes the norm in single precision alone; the limit of these tests is out of reach."""
+        return torch.zeros(())
+
+
 def train(
     job: dict[str, Any], variant: dict[str, Any], rows: list[fsdp2_ranks.Row], extra: dict[str, Any]
 ) -> dict[str, Any]:
@@ -34,16 +45,6 @@ def run_rank(rank: int, folder: Path) -> None:
     from verl.workers import config
     from verl.workers.engine import EngineRegistry
     from verl.workers.engine.fsdp import transformer_impl
-
-    class OnHost(FullyShardedDataParallel):
-        """Without sync_module_states, which refuses a model on the CPU; every rank reads the same one."""
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "sync_module_states": False})
-
-        def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-            """FSDP1 takes the norm in single precision alone; the limit of these tests is out of reach."""
-            return torch.zeros(())
 
     transformer_impl.FSDP = OnHost
     EngineRegistry.register(model_type="language_model", backend=["fsdp"], device="cpu")(

@@ -1,17 +1,16 @@
-"""Run rounds with stand-ins for verl's trainer and merger, to be killed.
+"""Run rounds with a stand-in for verl's trainer, to be killed.
 
-A training on verl takes minutes, and its sampling depends on the machine's load. The stand-ins write the same
-files slowly, from the seed alone.
+A training on verl takes minutes, and its sampling depends on the machine's load. The stand-in writes the same
+rollouts slowly, from the seed alone.
 """
 
 import json
 import random
-import shutil
 import time
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.rounds import PARTS, run_rounds
 from grpo_verl_ext.iterate.settings import (
@@ -20,7 +19,7 @@ from grpo_verl_ext.iterate.settings import (
     RewardModelSettings,
     Round,
 )
-from grpo_verl_ext.utils.files import appearing, write_whole
+from grpo_verl_ext.utils.files import write_whole
 
 RIGHT = "!+*&"
 ENDS = {1: "!?", 2: RIGHT + "?.,;"}
@@ -54,21 +53,11 @@ def train_policy(this: Round, *_: object) -> dict[str, Any]:
     return {"steps": step}
 
 
-def merge_policy(this: Round, config: DictConfig, *_: object) -> dict[str, Any]:
-    """The policy does not change."""
-    if not this.model.exists():
-        with appearing(this.model) as unfinished:
-            shutil.copytree(config.actor_rollout_ref.model.path, unfinished, dirs_exist_ok=True)
-            time.sleep(0.3)
-    return {}
-
-
-def say(this: Round, part: str) -> None:
-    print(this.number, part, flush=True)
-
-
-def settings(folder: str) -> IterateSettings:
-    return IterateSettings(
+def main(folder: str, policy: str) -> None:
+    """Run two of them in ``folder`` from this policy, and print each part that begins."""
+    # The order of sums, and with it the reward model, shall not depend on the load.
+    torch.set_num_threads(1)
+    settings = IterateSettings(
         folder=folder,
         rounds=2,
         seed=1,
@@ -77,13 +66,12 @@ def settings(folder: str) -> IterateSettings:
             label="", held_out=0.2, trainer={"learning_rate": 3e-3, "max_steps": 60, "disable_tqdm": True}
         ),
     )
-
-
-def main(folder: str, policy: str) -> None:
-    """Run two of them in ``folder`` from this policy, and print each part that begins."""
-    # The order of sums, and with it the reward model, shall not depend on the load.
-    torch.set_num_threads(1)
     config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": policy}}})
-    parts = {name: (name, part) for name, (_, part) in PARTS.items()}
-    parts |= {"policy": ("policy", train_policy), "model": ("model", merge_policy)}
-    run_rounds(settings(folder), config, lambda response, truth: response[-1] in RIGHT, say, parts)
+    parts = PARTS | {"policy": train_policy}
+    run_rounds(
+        settings,
+        config,
+        lambda response, truth: response[-1] in RIGHT,
+        lambda this, part: print(this.number, part, flush=True),
+        parts,
+    )

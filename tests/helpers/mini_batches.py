@@ -11,6 +11,7 @@ from grpo_verl_ext.catalogue import LOSSES, PRESETS, Preset
 from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT, Rollout, synthetic_rollout
 from grpo_verl_ext.proof.invariance import Case
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
+from grpo_verl_ext.verl_plugin.wire import GroupRows
 
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> Rollout:
@@ -36,3 +37,15 @@ def value_and_gradient(
     """L, and its gradient by log-probs, and by entropies where they count: (N,), or (2 N,)."""
     value, of_both = batch.value_and_gradient(config, ranks)
     return value, of_both[: 2 if config.entropy_coeff else 1, batch.given].flatten()
+
+
+def at_first_update(rows: int, group_size: int) -> GroupRows:
+    """What a worker tells GVPO's loss of rows in complete groups whose policy has not moved."""
+    zeros = torch.zeros(rows)
+    return GroupRows(
+        index=zeros.long(),
+        size=torch.full((rows,), group_size),
+        drift=zeros,
+        old_deviation=zeros,
+        anchor_deviation=zeros,
+    )

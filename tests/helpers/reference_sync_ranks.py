@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from fsdp1_ranks import OnHost
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
@@ -89,12 +89,6 @@ def weights(seed: int, tied: bool) -> Weights:
 def run_on_host() -> None:
     """Let verl's engine shard with FSDP1 and offload, which it only does on an accelerator."""
     from verl.workers.engine.fsdp import transformer_impl
-
-    class OnHost(FullyShardedDataParallel):
-        """Without sync_module_states, which refuses a model on the CPU; every rank builds the same one."""
-
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "sync_module_states": False})
 
     transformer_impl.FSDP = OnHost
     # Pinned memory needs an accelerator. Like it, a copy has a storage of its own.

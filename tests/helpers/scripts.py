@@ -1,6 +1,8 @@
 """Start scripts of examples/train with a stand-in for python3, and look at what they would train."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +12,6 @@ import pandas
 import pytest
 from omegaconf import DictConfig
 
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.verl_plugin.compose import composed
 
 TRAIN = Path(__file__).parents[2] / "examples" / "train"
@@ -62,15 +62,13 @@ def started(run: Run, notes: Path) -> Started:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def files(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A model and data that are there, as the values of MODEL and DATA."""
-    model, data = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("data")
-    tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(model)
-    tiny = build_model(TaskSettings(width=32, layers=1, heads=1, feed_forward=32), tokenizer, seed=1)
+    data = tmp_path_factory.mktemp("data")
+    model = shutil.copytree(policy, data / "model")
     # as Qwen2.5-Math-7B, which has the fewest of the scripts' models
-    tiny.config.max_position_embeddings = 4096
-    tiny.save_pretrained(model)
+    changed = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 4096}
+    (model / "config.json").write_text(json.dumps(changed))
     for name in ("train", "test", "benchmarks"):
         pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
     return {"MODEL": str(model), "DATA": str(data)}

@@ -18,20 +18,17 @@ import pytest
 import torch
 from fsdp2_ranks import tiny_model
 from omegaconf import DictConfig, OmegaConf
-from queue_store import Store
+from queue_store import Store, trainer_with
 from tensordict import TensorDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transfer_queue import KVBatchMeta
 from transformers import GPTNeoXForCausalLM, PreTrainedTokenizerFast
-from verl.trainer.ppo import padding_utils
-from verl.trainer.ppo.v1 import agent_loop_tq, trainer_base
+from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 
 LETTERS = ("a", "b", "c", "d")
@@ -125,9 +122,8 @@ class Rollout:
         worker: type = AgentLoopWorker,
         **settings: Any,
     ) -> None:
-        self.queue = Store()
-        for module in (trainer_base, padding_utils, rollout_batch, agent_loop_tq):
-            monkeypatch.setattr(module, "tq", self.queue)
+        self.patch, self.queue = monkeypatch, Store()
+        monkeypatch.setattr(agent_loop_tq, "tq", self.queue)
         self.config, self.tokenizer = training(folder, rows, algo, settings), small_tokenizer()
         self.server = server or Server([])
         self.worker = worker(self.config, self.tokenizer, self.server, reward)
@@ -137,10 +133,8 @@ class Rollout:
 
     def made_trainer(self) -> Any:
         """As after verl's ``__init__``, on one rank."""
-        trainer = object.__new__(trainer_modes.GroupTrainerSync)
-        trainer.config, trainer.tokenizer, trainer.processor = self.config, self.tokenizer, None
-        trainer.trainer_mode, trainer.global_steps, trainer.local_trigger_step = "sync", 1, 0
-        trainer.use_critic, trainer.parameter_sync_step = False, 1
+        trainer = trainer_with(self.patch, self.queue, self.config, tokenizer=self.tokenizer, processor=None)
+        trainer.trainer_mode, trainer.local_trigger_step, trainer.parameter_sync_step = "sync", 0, 1
         if self.config.distillation.enabled:
             trainer.distillation_config = omega_conf_to_dataclass(self.config.distillation)
         trainer.train_dataloader_it = None

@@ -4,20 +4,12 @@ import json
 import sys
 from pathlib import Path
 
+from kill_grid import Silent
+
 from grpo_verl_ext.ablation.grid import GridRun
 from grpo_verl_ext.ablation.ray_jobs import connected
 from grpo_verl_ext.ablation.run import go
-from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
-
-
-class Silent:
-    def begin(self, run: GridRun) -> None: ...
-
-    def metrics(self, run: GridRun, metrics: Metrics) -> None: ...
-
-    def end(self, run: GridRun, reason: str | None) -> None: ...
-
 
 address, folder, runs = sys.argv[1:]
 go(

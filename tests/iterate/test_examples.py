@@ -212,7 +212,7 @@ def rounds_of_steps(folder: Path, prompts: int = 40, **reward_model: object) -> 
 
 
 def collect(this: Round) -> dict[str, Any]:
-    return PARTS["pairs"][1](this, OmegaConf.create({}), by_semicolons)
+    return PARTS["pairs"](this, OmegaConf.create({}), by_semicolons)
 
 
 def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(tmp_path: Path) -> None:

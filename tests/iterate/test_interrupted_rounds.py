@@ -12,9 +12,8 @@ STAGES = {
     "it is checked": "grpo_verl_ext.iterate.checks:composed",
     "a training starts": "0",
     "it trains": "3",
-    "verl's merger works": "merge",
     "pairs are made": "grpo_verl_ext.iterate.examples:make_pairs",
-    "the table is printed": "grpo_verl_ext.iterate.terminal:_table",
+    "the table is printed": "grpo_verl_ext.iterate.rounds:_print_table",
 }
 
 
@@ -44,4 +43,4 @@ def test_at_each_stage(tmp_path: Path, policy: Path) -> None:
     attempts = sorted(each.name for each in (tmp_path / "out" / "round-1" / "policy").glob("attempt-*.jsonl"))
     assert attempts == ["attempt-2.jsonl", "attempt-3.jsonl"], "a part that is finished is not repeated"
     (record,) = json.loads((tmp_path / "out" / "manifest.json").read_text())["rounds"]
-    assert list(record["parts"]) == ["policy", "model", "pairs", "reward_model"]
+    assert list(record["parts"]) == ["policy", "pairs", "reward_model"]

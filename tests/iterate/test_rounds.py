@@ -26,10 +26,6 @@ from grpo_verl_ext.iterate.settings import (
 KILLS = 5
 
 
-def named(**parts: Any) -> dict[str, tuple[str, Any]]:
-    return {name: (name, part) for name, part in parts.items()}
-
-
 def nothing(this: Round, *given: object) -> dict[str, object]:
     return {}
 
@@ -51,7 +47,7 @@ def run(of: IterateSettings, **parts: Any) -> list[tuple[int, str]]:
     """The parts that were run."""
     heard: list[tuple[int, str]] = []
     rule = OmegaConf.create({}), lambda response, truth: 0
-    run_rounds(of, *rule, lambda this, title: heard.append((this.number, title)), named(**parts))
+    run_rounds(of, *rule, lambda this, part: heard.append((this.number, part)), parts)
     return heard
 
 
@@ -103,7 +99,7 @@ def test_settings_of_the_reward_model_may_change_until_it_is_trained(
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "3", '{"rounds": [{}], "settings": {}, "format": 1}'),
+        *("", "{", "[]", "3", '{"rounds": [{}], "settings": {}, "format": 2}'),
         '{"rounds": [], "settings": {}, "format": 99}',
     ],
 )
@@ -129,7 +125,7 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
         said = tmp_path / f"said-{name}-{attempt}"
         return Spoken(kill_rounds.main, str(tmp_path / name), str(policy), folder=said)
 
-    parts = ["policy", "model", "pairs", "reward_model"]
+    parts = ["policy", "pairs", "reward_model"]
     assert start("unbroken").said().split() == [word for n in "12" for part in parts for word in (n, part)]
 
     rng = random.Random(20260101)

@@ -80,15 +80,17 @@ def values(of: IterateSettings, number: int) -> dict[str, str]:
     return dict(line.lstrip("+").split("=", 1) for line in Round(of, number).run().arguments())
 
 
+SAVED = "policy/checkpoints/global_step_4/actor/huggingface"
 MANAGER, MODEL = "reward.reward_manager.name", "algorithm.grpo_ext.reward_model"
 
 
 def test_the_first_round_starts_from_the_users_model_and_asks_no_reward_model(settings) -> None:
-    first = values(settings("trainer.test_freq=1"), 1)
+    first = values(settings("trainer.test_freq=1", "actor_rollout_ref.actor.checkpoint.save_contents=[]"), 1)
     assert "actor_rollout_ref.model.path" not in first
     assert MANAGER not in first
     assert first["trainer.total_training_steps"] == "4"
     assert first["trainer.test_freq"] == "1", "the user's word against ours"
+    assert "hf_model" in first["actor_rollout_ref.actor.checkpoint.save_contents"], "for the next round"
     assert first["data.seed"] == first["actor_rollout_ref.rollout.seed"] == "2001"
 
 
@@ -97,7 +99,7 @@ def test_a_later_round_starts_from_policy_and_reward_model_of_the_one_before(
     settings, tmp_path: Path, rule: dict[str, object]
 ) -> None:
     second = values(settings(weight=0.5, rule_weight=2.0, **rule), 2)
-    assert second["actor_rollout_ref.model.path"] == f"{tmp_path}/round-1/model"
+    assert second["actor_rollout_ref.model.path"] == f"{tmp_path}/round-1/{SAVED}"
     assert second[MANAGER] == "rule_and_model"
     assert second[f"{MODEL}.path"] == f"{tmp_path}/round-1/reward_model"
     assert (second[f"{MODEL}.weight"], second[f"{MODEL}.rule_weight"]) == ("0.5", "2.0")

@@ -6,13 +6,11 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from group_rows import at_first_update
-from mini_batches import actor_config, ragged_batch
+from mini_batches import actor_config, at_first_update, ragged_batch
 from omegaconf import OmegaConf
-from queue_store import Store
-from transfer_queue import KVBatchMeta
+from queue_store import Store, trainer_with
 from verl.trainer.distillation.losses import distillation_loss, distillation_ppo_loss
-from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
+from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
@@ -21,7 +19,6 @@ from grpo_verl_ext.proof.invariance import OUR_CASES, Case
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import trainer_modes, wire
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
-from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import worker
@@ -101,8 +98,6 @@ BETA = 0.3
 def targets(monkeypatch: pytest.MonkeyPatch, rejected: str = "", **changes: Any) -> dict[str, dict[str, Any]]:
     """Rows of the responses after the trainer's own calculation of their targets."""
     store = Store()
-    for module in (trainer_base, rollout_batch):
-        monkeypatch.setattr(module, "tq", store)
     generator = torch.Generator().manual_seed(0)
     for prompt, responses in RESPONSES.items():
         for i, (reward, length) in enumerate(responses):
@@ -118,12 +113,10 @@ def targets(monkeypatch: pytest.MonkeyPatch, rejected: str = "", **changes: Any)
                 "ref_log_prob": -torch.rand(length, generator=generator),
                 "rollout_log_probs": old + 3 * (key == rejected),
             }
-    trainer = object.__new__(trainer_modes.GroupTrainerSync)
-    trainer.config = composed(["+algo=gvpo", f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}"])
+    config = composed(["+algo=gvpo", f"actor_rollout_ref.actor.policy_loss.gvpo_beta={BETA}"])
     for key, value in changes.items():
-        OmegaConf.update(trainer.config, key.replace("__", "."), value)
-    tags = [{} for _ in store.rows]
-    trainer._compute_advantage(KVBatchMeta(partition_id="train", keys=list(store.rows), tags=tags), {})
+        OmegaConf.update(config, key.replace("__", "."), value)
+    trainer_with(monkeypatch, store, config)._compute_advantage(store.batch(), {})
     return store.rows
 
 

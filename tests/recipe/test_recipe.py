@@ -4,18 +4,16 @@ Not covered: the trainings, which need GPUs.
 """
 
 import json
-import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import datasets
 import pandas
 import pytest
 from omegaconf import OmegaConf
-from scripts import configured
+from scripts import Run, Started, configured
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
@@ -27,45 +25,8 @@ from grpo_verl_ext.utils import which_verl
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipe" / "grpo_verl_ext"
-TRAIN = "run_qwen2.5_math_7b.sh"
+TRAIN, TABLE = (str(RECIPE / name) for name in ("run_qwen2.5_math_7b.sh", "table1.sh"))
 ALGORITHMS = ("gvpo", "grpo", "dr_grpo")
-
-Started = Callable[..., list[str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a script with a python3 and a grpo-verl-ext that write their arguments to a file."""
-    tools = tmp_path / "stand-in"
-    tools.mkdir()
-    for name in ("python3", "grpo-verl-ext"):
-        (tools / name).write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > '{tmp_path}/arguments'\n")
-        (tools / name).chmod(0o755)
-
-    def run(script: str, *arguments: str, **knobs: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", str(RECIPE / script), *arguments],
-            env={"PATH": f"{tools}:{os.environ['PATH']}", "HOME": "/home/somebody", **knobs},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def started(run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Started:
-    """What a script starts."""
-
-    def started(script: str, *arguments: str, **knobs: str) -> list[str]:
-        found = run(script, *arguments, **knobs)
-        assert found.returncode == 0, found.stderr
-        return (tmp_path / "arguments").read_text().split("\0")[:-1]
-
-    return started
 
 
 @pytest.mark.filterwarnings("ignore:Disabled critic")  # verl says so for every algorithm but PPO
@@ -143,13 +104,13 @@ class TestTable:
     @pytest.mark.parametrize("command", ["plan", "run"])
     def test_the_script_starts_ablate(self, command: str, started: Started) -> None:
         given = ["ablate", command, str(RECIPE / "table1.yaml"), "seeds=[1]"]
-        assert started("table1.sh", command, "seeds=[1]") == given
+        assert started(TABLE, command, "seeds=[1]") == given
 
     def test_the_report(self, started: Started) -> None:
-        assert started("table1.sh", "report") == ["ablate", "report", "outputs/grpo_verl_ext/table1"]
+        assert started(TABLE, "report") == ["ablate", "report", "outputs/grpo_verl_ext/table1"]
 
-    def test_another_command_is_refused(self, run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-        found = run("table1.sh", "train")
+    def test_another_command_is_refused(self, run: Run) -> None:
+        found = run(TABLE, "train")
         assert found.returncode == 1
         assert "the command is 'train'; valid are plan, run, report. Type: bash " in found.stderr
 
@@ -227,7 +188,7 @@ class TestForm:
         assert "## Required `verl` version" in text
         assert "[`REQUIRED_VERL.txt`](REQUIRED_VERL.txt)" in text
 
-    @pytest.mark.parametrize("script", [TRAIN, "table1.sh"])
+    @pytest.mark.parametrize("script", [TRAIN, TABLE])
     def test_it_says_on_top_what_was_not_run(self, script: str) -> None:
-        head = (RECIPE / script).read_text(encoding="utf-8").split("set -xeuo pipefail")[0]
+        head = Path(script).read_text(encoding="utf-8").split("set -xeuo pipefail")[0]
         assert "not run" in head

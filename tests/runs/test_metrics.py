@@ -46,6 +46,11 @@ def test_a_whole_line_that_is_no_record_is_named(tmp_path: Path, broken: str) ->
     assert file.read_text().endswith(broken + "\n")
 
 
+def test_a_folder_in_the_place_of_metrics_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorruptMetricsError, match=rf"^{tmp_path} cannot be read .*\(Is a directory\)"):
+        read_metrics([tmp_path])
+
+
 def dumped(**changed: object) -> str:
     record = {"input": "1+1=?", "output": "2", "gts": "2", "score": 1.0, "step": 3, "uid": "a_b_0_0"}
     return json.dumps(record | changed, ensure_ascii=False)

@@ -12,7 +12,7 @@ from verl.trainer.ppo.reward import get_custom_reward_fn
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.folders import PreparedFolderError
-from grpo_verl_ext.tasks.gsm8k_tags import gsm8k_tags_folder, prepare_gsm8k_tags
+from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
 from grpo_verl_ext.verl_plugin.compose import composed
 
 PROBLEMS = [
@@ -120,10 +120,13 @@ def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
+    for split in ("train", "test"):
+        as_jsonl(tmp_path / split)
+    made = prepare_gsm8k_tags(tmp_path, None, force=False)
     tagged, plain = (
         composed([f"+task={name}", "actor_rollout_ref.rollout.name=vllm"]) for name in ("gsm8k_tags", "gsm8k")
     )
-    assert tagged.data.train_files == str(gsm8k_tags_folder() / "train.parquet")
+    assert tagged.data.train_files == str(made.folder / "train.parquet")
     for key in ("train_batch_size", "max_prompt_length", "max_response_length"):
         assert tagged.data[key] == plain.data[key]
 

@@ -7,17 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from grpo_verl_ext.tasks.chain_sum import prepare
 from grpo_verl_ext.tasks.chain_sum.model import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
-from grpo_verl_ext.tasks.chain_sum.prepared import (
-    SAMPLES_PER_PROMPT,
-    TASKS,
-    TaskSettings,
-    chain_sum_folder,
-    is_standard,
-    read_checked,
-)
-from grpo_verl_ext.tasks.folders import PreparedFolderError
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings, chain_sum_folder, place
+from grpo_verl_ext.tasks.folders import PreparedFolderError, read_parquet
 
 
 def test_the_folder_and_its_manifest(tiny_prepared, tiny):
@@ -27,22 +21,31 @@ def test_the_folder_and_its_manifest(tiny_prepared, tiny):
     assert (manifest["seed"], manifest["measured_prompts"]) == (7, 9)
     assert TaskSettings(**manifest["settings"]) == tiny
     assert manifest["versions"]["torch"] == torch.__version__
-    assert read_checked(folder) == manifest
+    assert place(folder).check() == manifest
 
 
 def test_the_manifests_accuracy_is_what_accuracy_measures(tiny_prepared):
     model, test = (tiny_prepared.folder / name for name in ("model", "test.parquet"))
     manifest = tiny_prepared.manifest
-    assert manifest["sampled_accuracy"] == accuracy(model, test, n=9, samples=SAMPLES_PER_PROMPT)
+    assert manifest["sampled_accuracy"] == accuracy(model, test, n=9, samples=4)
     assert manifest["greedy_accuracy"] == accuracy(model, test, n=9, temperature=0.0)
 
 
 @pytest.mark.parametrize(
-    ("sampled", "greedy", "standard"),
-    [(0.25, 0.95, True), (0.28, 1.0, True), (0.29, 1.0, False), (0.21, 1.0, False), (0.25, 0.94, False)],
+    ("accuracies", "standard"),
+    [
+        *(((sampled, 1.0), sampled == 0.28) for sampled in (0.28, 0.29, 0.21)),
+        *(((0.25, greedy), greedy == 0.95) for greedy in (0.95, 0.94)),
+    ],
 )
-def test_a_standard_start_knows_the_answers_and_samples_a_quarter(sampled, greedy, standard):
-    assert is_standard({"sampled_accuracy": sampled, "greedy_accuracy": greedy}) is standard
+def test_a_standard_start_knows_the_answers_and_samples_a_quarter(
+    accuracies, standard, tiny_prepared, monkeypatch, capsys
+):
+    measured = dict(zip(("sampled_accuracy", "greedy_accuracy"), accuracies, strict=True))
+    made = replace(tiny_prepared, manifest=tiny_prepared.manifest | measured)
+    monkeypatch.setattr(prepare, "prepare_chain_sum", lambda *_, **__: made)
+    prepare.run_prepare("chain_sum", 7, force=False)
+    assert ("not a standard start" not in capsys.readouterr().out) is standard
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepared, tiny, tmp_path):
@@ -63,12 +66,11 @@ def test_a_changed_file_is_named_with_the_line_that_makes_it_again(tiny_prepared
     ):
         prepare_chain_sum(7, settings=replace(tiny, steps=4), root=tmp_path)
     (folder / "model" / "model.safetensors").write_text("other")
-    for use in (read_checked, lambda _: prepare_chain_sum(7, settings=tiny, root=tmp_path)):
-        with pytest.raises(PreparedFolderError) as error:
-            use(folder)
-        assert f"{folder}/model/model.safetensors cannot be used: its sha256 is " in str(error.value)
-        line = f"type: GRPO_VERL_EXT_CACHE={tmp_path} grpo-verl-ext prepare chain_sum --seed 7 --force"
-        assert line in str(error.value)
+    with pytest.raises(PreparedFolderError) as error:
+        prepare_chain_sum(7, settings=tiny, root=tmp_path)
+    assert f"{folder}/model/model.safetensors cannot be used: its sha256 is " in str(error.value)
+    line = f"type: GRPO_VERL_EXT_CACHE={tmp_path} grpo-verl-ext prepare chain_sum --seed 7 --force"
+    assert line in str(error.value)
 
 
 def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path, monkeypatch):
@@ -77,8 +79,32 @@ def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path, 
     for cache, said in ((tmp_path, line), (tmp_path / "other", f"GRPO_VERL_EXT_CACHE={tmp_path} {line}")):
         monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(cache))
         with pytest.raises(PreparedFolderError) as error:
-            read_checked(chain_sum_folder(3, tmp_path))
+            place(chain_sum_folder(3, tmp_path)).check()
         assert str(error.value).endswith(f"no such folder; type: {said}")
+
+
+def test_verls_dataset_reads_the_prompts(tiny_prepared, tmp_path):
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    # what the preset sets, and a limit that the longest prompt just meets: 28 tokens with four terms
+    settings = {"max_prompt_length": 28, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)}
+    tokenizer = AutoTokenizer.from_pretrained(tiny_prepared.folder / "model")
+    rows = RLHFDataset(str(tiny_prepared.folder / "test.parquet"), tokenizer, OmegaConf.create(settings))
+    assert len(rows) == tiny_prepared.manifest["settings"]["test_problems"]
+    written = read_parquet(tiny_prepared.folder / "test.parquet")
+    assert rows[0]["raw_prompt"] == written[0]["prompt"]
+    assert rows[0]["reward_model"] == written[0]["reward_model"]
+
+
+def test_no_prompt_is_in_both_files(tiny_prepared, tiny):
+    train, test = (
+        {row["prompt"][0]["content"] for row in read_parquet(tiny_prepared.folder / f"{name}.parquet")}
+        for name in ("train", "test")
+    )
+    assert (len(train), len(test)) == (tiny.train_problems, tiny.test_problems)
+    assert not train & test
 
 
 @pytest.mark.long

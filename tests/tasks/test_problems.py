@@ -1,4 +1,4 @@
-"""Test problems and responses: closed forms, determinism, and the split of training and test."""
+"""Test problems, responses and rows: closed forms, determinism, and the split of training and test."""
 
 import random
 
@@ -12,9 +12,12 @@ from grpo_verl_ext.tasks.chain_sum.problems import (
     every_problem,
     prompt,
     response,
+    row,
     split_of,
     wanted_response,
+    write_problems,
 )
+from grpo_verl_ext.tasks.folders import read_parquet
 
 terms_of_any_problem = st.lists(st.integers(0, 9), min_size=3, max_size=5).map(tuple)
 
@@ -96,3 +99,27 @@ def test_how_often_the_steps_are_written_again():
     again = [text.count("1+2=3;") - 1 for text in texts]
     # Geometric with mean 0.3/0.7 and variance 0.3/0.7²; four standard errors.
     assert sum(again) / 4000 == pytest.approx(0.3 / 0.7, abs=4 * (0.3 / 0.49 / 4000) ** 0.5)
+
+
+def test_a_row_in_verls_format():
+    assert row((3, 4, 2), split="train", index=5) == {
+        "data_source": "chain_sum",
+        "prompt": [{"role": "user", "content": "3+4+2=?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "9"},
+        "extra_info": {
+            "index": 5,
+            "split": "train",
+            "terms": [3, 4, 2],
+            "response": "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>",
+        },
+    }
+
+
+def test_rows_come_back_as_they_were_written_and_the_same_problems_give_the_same_bytes(tmp_path):
+    problems = draw_problems("test", 20, lengths=range(3, 5), seed=1)
+    for name in "ab":
+        write_problems(tmp_path / name, problems, "test")
+    rows = [row(terms, split="test", index=index) for index, terms in enumerate(problems)]
+    assert read_parquet(tmp_path / "a") == rows
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

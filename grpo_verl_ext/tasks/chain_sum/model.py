@@ -143,12 +143,9 @@ def accuracy(
 ) -> float:
     """Return the share of right answers in ``samples`` responses to each of the first ``n`` prompts, 0 … 1.
 
-    With one sample it is verl's validation metric ``acc`` under the task's preset; its standard error is
-    √(a(1−a)/n), 0.02 at n = 512.
-
-    Args:
-        parquet: a data file in verl's format, of at least ``n`` rows.
-        temperature: 0 takes the most likely token every time.
+    ``parquet`` has verl's format and at least ``n`` rows. With one sample it is verl's validation metric
+    ``acc`` under the task's preset; its standard error is √(a(1−a)/n), 0.02 at n = 512. Temperature 0 takes
+    the most likely token every time.
     """
     rows = read_parquet(Path(parquet))[:n]
     if len(rows) < n:
@@ -173,7 +170,7 @@ def sample_responses(model_folder: Path | str, chats: list[list[dict[str, str]]]
     return answers
 
 
-COLDEST, HOTTEST = 0.4, 2.5
+_COLDEST, _HOTTEST = 0.4, 2.5
 _CLOSE_ENOUGH = 0.01
 _TRIALS = 8
 
@@ -182,9 +179,9 @@ def standardise(model_folder: Path, test_file: Path, *, n: int, max_response_tok
     """Divide the model's logits so that `SAMPLED` of its answers to ``n`` test prompts are right.
 
     Returns the temperature, found by bisection of its logarithm, with the same random numbers in every trial;
-    where none between `COLDEST` and `HOTTEST` reaches the share, the end that comes nearest.
+    where none between `_COLDEST` and `_HOTTEST` reaches the share, the end that comes nearest.
     """
-    low, high = math.log(COLDEST), math.log(HOTTEST)
+    low, high = math.log(_COLDEST), math.log(_HOTTEST)
     for _ in range(_TRIALS):
         middle = (low + high) / 2
         share = accuracy(

@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedFolder
+from grpo_verl_ext.tasks.folders import PreparedFolder
 from grpo_verl_ext.utils.files import cache_root
 
 MAX_RESPONSE_TOKENS = 44
@@ -80,23 +79,13 @@ _VERBOSE = replace(_MIXED, name="chain_sum_verbose", rewrite_share=0.4, max_resp
 TASKS: Mapping[str, TaskSettings] = {each.name: each for each in (TaskSettings(), _MIXED, _VERBOSE)}
 """The embedded tasks by name: one problem, three mixtures of lengths."""
 
-GREEDY_AT_LEAST, SAMPLED, SAMPLED_WITHIN = 0.95, 0.25, 0.03
-"""A standard start: share of right answers by the most likely tokens, and sampled at temperature 1."""
-
-SAMPLES_PER_PROMPT = 4
-"""Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
+SAMPLED = 0.25
+"""Share of right answers of a standard start, sampled at temperature 1."""
 
 FORMAT = 2
 """Version of the layout of folder and manifest; a folder with another version has to be made again."""
 
 MODEL_FOLDER = "model"
-_FILES = frozenset({TRAIN, TEST, f"{MODEL_FOLDER}/model.safetensors"})
-
-
-def is_standard(manifest: Mapping[str, Any]) -> bool:
-    """Whether the starting model knows the answers and samples about a quarter of them."""
-    near = round(abs(manifest["sampled_accuracy"] - SAMPLED), 9) <= SAMPLED_WITHIN
-    return bool(near and manifest["greedy_accuracy"] >= GREEDY_AT_LEAST)
 
 
 def chain_sum_folder(seed: int, root: Path | None = None, task: str = "chain_sum") -> Path:
@@ -118,9 +107,4 @@ def place(folder: Path | str) -> PreparedFolder:
     root = path.parent.parent
     if seed and path.parent.name == task and root.absolute() != cache_root().absolute():
         command = f"GRPO_VERL_EXT_CACHE={root} {command}"
-    return PreparedFolder(path, command, "task.folder", FORMAT, _FILES)
-
-
-def read_checked(folder: Path | str) -> dict[str, Any]:
-    """Return the manifest of a folder as `PreparedFolder.check` does."""
-    return place(folder).check()
+    return PreparedFolder(path, command, "task.folder", FORMAT)

@@ -9,12 +9,11 @@ import hashlib
 import random
 from itertools import combinations_with_replacement, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grpo_verl_ext.tasks.folders import verl_row, write_rows
 
 Terms = tuple[int, ...]
-DataSplit = Literal["train", "test"]
 
 
 def prompt(terms: Terms) -> str:
@@ -47,7 +46,7 @@ def response(terms: Terms, *, slip_share: float, rng: random.Random, rewrite_sha
     return f"<reasoning>{written}</reasoning><answer>{total}</answer>"
 
 
-def split_of(terms: Terms, *, by_set: bool = False) -> DataSplit:
+def split_of(terms: Terms, *, by_set: bool = False) -> str:
     """Return the split of a problem, decided by a hash of its text and so the same for every seed and run.
 
     With ``by_set`` it is the text of its sorted terms, so that all orders of them are on one side.
@@ -57,7 +56,7 @@ def split_of(terms: Terms, *, by_set: bool = False) -> DataSplit:
     return "test" if first_byte < 64 else "train"  # a quarter
 
 
-def every_problem(number_of_terms: int, split: DataSplit, *, by_set: bool = False) -> list[Terms]:
+def every_problem(number_of_terms: int, split: str, *, by_set: bool = False) -> list[Terms]:
     """Return all problems of a length in one split, in lexicographic order."""
     if not by_set:
         return [terms for terms in product(range(10), repeat=number_of_terms) if split_of(terms) == split]
@@ -66,9 +65,7 @@ def every_problem(number_of_terms: int, split: DataSplit, *, by_set: bool = Fals
     return [terms for terms in product(range(10), repeat=number_of_terms) if tuple(sorted(terms)) in inside]
 
 
-def draw_problems(
-    split: DataSplit, count: int, *, lengths: range, seed: int, by_set: bool = False
-) -> list[Terms]:
+def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: bool = False) -> list[Terms]:
     """Draw ``count`` different problems of one split in a seeded order, each length equally often (±1).
 
     A length with fewer problems gives all of them, and the longer ones share the rest; all lengths together
@@ -89,7 +86,7 @@ def draw_problems(
     return drawn
 
 
-def row(terms: Terms, *, split: DataSplit, index: int, task: str = "chain_sum") -> dict[str, Any]:
+def row(terms: Terms, *, split: str, index: int, task: str = "chain_sum") -> dict[str, Any]:
     """Return one problem as verl reads it.
 
     Grading the steps needs ``extra_info.terms``; ``extra_info.response`` is the `wanted_response`.
@@ -99,6 +96,6 @@ def row(terms: Terms, *, split: DataSplit, index: int, task: str = "chain_sum") 
     return verl_row(task, prompt(terms), truth, system="", ability="math", extra_info=of_row)
 
 
-def write_problems(path: Path, problems: list[Terms], split: DataSplit, task: str = "chain_sum") -> None:
+def write_problems(path: Path, problems: list[Terms], split: str, task: str = "chain_sum") -> None:
     """Write the problems, in order, as one parquet file."""
     write_rows(path, [row(terms, split=split, index=n, task=task) for n, terms in enumerate(problems)])

@@ -9,10 +9,9 @@ import math
 import oracles
 import pytest
 import torch
-from group_rows import at_first_update
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from mini_batches import actor_config, ragged_batch, value_and_gradient
+from mini_batches import actor_config, at_first_update, ragged_batch, value_and_gradient
 from omegaconf import OmegaConf
 from torch import Tensor
 from verl.utils.metric import Metric

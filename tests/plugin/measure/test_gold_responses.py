@@ -16,14 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
 from queue_store import Store, trainer_with
 from ray_cluster import free_ports
-from test_request_seeds import Server
+from test_request_seeds import Server, agent_loop
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_problems
 from grpo_verl_ext.utils.errors import SettingError
@@ -78,16 +76,7 @@ class TestRows:
         server, tokenizer = Server(), AutoTokenizer.from_pretrained(policy)
 
         async def run(prompt: list[dict[str, str]]) -> None:
-            loop = SingleTurnAgentLoop(
-                trainer_config=DictConfigWrap(plain),
-                server_manager=server,
-                tokenizer=tokenizer,
-                processor=None,
-                dataset_cls=RLHFDataset,
-                data_config=DictConfigWrap(plain.data),
-                hf_model_type="qwen2",
-            )
-            await loop.run({}, raw_prompt=prompt)
+            await agent_loop(SingleTurnAgentLoop, plain, server, tokenizer).run({}, raw_prompt=prompt)
 
         for terms in PROBLEMS:
             asyncio.run(run(row(terms, split="test", index=0)["prompt"]))

@@ -90,6 +90,21 @@ def configured(*overrides: str) -> DictConfig:
     return made
 
 
+def agent_loop(
+    loop: Callable[..., Any], config: DictConfig, server: Server, tokenizer: Any = TOKENIZER
+) -> Any:
+    """As verl's worker makes it."""
+    return loop(
+        trainer_config=DictConfigWrap(config),
+        server_manager=server,
+        tokenizer=tokenizer,
+        processor=None,
+        dataset_cls=RLHFDataset,
+        data_config=DictConfigWrap(config.data),
+        hf_model_type="qwen2",
+    )
+
+
 def seeds_of(loop: Callable[..., Any], config: DictConfig, params: dict[str, Any], step: int) -> list[Any]:
     """Seeds of the requests for two responses to each of three prompts, two with one text and one index."""
     server = Server()
@@ -97,16 +112,8 @@ def seeds_of(loop: Callable[..., Any], config: DictConfig, params: dict[str, Any
 
     async def run() -> None:
         for (text, index), session in product(texts, range(2)):
-            made = loop(
-                trainer_config=DictConfigWrap(config),
-                server_manager=server,
-                tokenizer=TOKENIZER,
-                processor=None,
-                dataset_cls=RLHFDataset,
-                data_config=DictConfigWrap(config.data),
-                hf_model_type="qwen2",
-            )
             row = {"raw_prompt": [{"role": "user", "content": text}], "uid": "random", "index": index}
+            made = agent_loop(loop, config, server)
             await made.run(params, session_id=session, global_steps=step, **row)
 
     asyncio.run(run())

@@ -17,8 +17,7 @@ from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.learned import LearnedReward
-from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
+from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards import manager
@@ -30,32 +29,23 @@ PROMPT, RESPONSE = "user\n4+5=?\n", "<answer>9</answer>"
 STEPS = "1+2=3;2+2=5;"
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with random weights."""
-    folder = tmp_path_factory.mktemp("base")
-    sizes = TaskSettings(width=32, layers=1, heads=1, feed_forward=32)
-    build_model(sizes, BYTES, seed=1).save_pretrained(folder)
-    return folder
-
-
-def classifier(base: Path, folder: Path, architecture: Any, outputs: int) -> Path:
+def classifier(policy: Path, folder: Path, architecture: Any, outputs: int) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = architecture.from_pretrained(base, num_labels=outputs)
+        model = architecture.from_pretrained(policy, num_labels=outputs)
     model.save_pretrained(folder)
     BYTES.save_pretrained(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def reward_model(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return classifier(base, tmp_path_factory.mktemp("whole"), AutoModelForSequenceClassification, 1)
+def reward_model(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return classifier(policy, tmp_path_factory.mktemp("whole"), AutoModelForSequenceClassification, 1)
 
 
 @pytest.fixture(scope="module")
-def step_model(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return classifier(base, tmp_path_factory.mktemp("steps"), AutoModelForTokenClassification, 2)
+def step_model(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return classifier(policy, tmp_path_factory.mktemp("steps"), AutoModelForTokenClassification, 2)
 
 
 def one_response(response: str) -> DataProto:
