@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         leave_one_out,
         outcome_advantages,
         per_prompt_token,
-        without_truncated,
     )
     from grpo_verl_ext.algorithms.aggregation import (
         local_token_mean,
@@ -39,11 +38,7 @@ if TYPE_CHECKING:
     from grpo_verl_ext.algorithms.groups import dense_group_ids
     from grpo_verl_ext.algorithms.kl import k1, k2, k3, with_k2_gradient
     from grpo_verl_ext.algorithms.process import process_advantages
-    from grpo_verl_ext.algorithms.surrogate import (
-        clipped_surrogate,
-        dual_clipped_surrogate,
-        geometric_mean_surrogate,
-    )
+    from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, geometric_mean_surrogate
 
 __version__ = "0.1.0"
 
@@ -57,7 +52,6 @@ __all__ = [  # noqa: PLE0604  # of text alone
     "centred",
     "clipped_surrogate",
     "dense_group_ids",
-    "dual_clipped_surrogate",
     "geometric_mean_surrogate",
     "group_scaled",
     "k1",
@@ -74,7 +68,6 @@ __all__ = [  # noqa: PLE0604  # of text alone
     "sequence_mean_token_mean",
     "token_mean",
     "with_k2_gradient",
-    "without_truncated",
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept every name

@@ -36,7 +36,7 @@ from grpo_verl_ext.catalogue import (
 )
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.options import is_positive, read_section
+from grpo_verl_ext.utils.options import read_section
 
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
@@ -158,15 +158,8 @@ def _config(algorithm: Algorithm, given: Mapping[str, Any], prompts: int | None)
             "policy_loss": of_loss,
         }
     )
-    if "loss_scale_factor" in given and not is_positive(config.loss_scale_factor):
-        raise SettingError(
-            "loss_scale_factor",
-            given["loss_scale_factor"],
-            valid="a number > 0, the response budget",
-            fix="loss_scale_factor=<tokens>",
-        )
     for check in loss.settings:
-        check(loss.name, config)
+        check(config)
     return config
 
 
@@ -193,7 +186,10 @@ def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, 
     tokens = evaluation.Tokens(given["log_prob"], given["old_log_prob"].detach(), advantages.detach(), mask)
     if group is None:
         group = torch.arange(len(mask), device=mask.device)
-    options = _options(algorithm, given)
+    options: Any = None
+    if (model := loss.options) is not None:
+        own = {name: _plain(given[name]) for name in model.model_fields}
+        options = read_section(model, own, algorithm.name)
     statistic: Any = evaluation.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
     if isinstance(loss, GroupLoss):
         groups = evaluation.group_rows(tokens, group, statistic, options.gvpo_alpha)
@@ -201,14 +197,6 @@ def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, 
         return found.loss, found.metrics
     assert isinstance(loss, TokenLoss)
     return evaluation.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
-
-
-def _options(algorithm: Algorithm, given: Mapping[str, Any]) -> Any:
-    """Return the loss's own options, checked; None if it has none."""
-    model = algorithm.loss.options
-    if model is None:
-        return None
-    return read_section(model, {name: _plain(given[name]) for name in model.model_fields}, algorithm.name)
 
 
 def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
@@ -247,17 +235,16 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], group: Tensor | 
     if given.get("scale_rewards", "none") not in evaluation.BASELINES:
         key, names = "scale_rewards", tuple(evaluation.BASELINES)
         raise SettingError(key, given[key], valid=names, fix=f"{key}='{names[0]}'")
-    member, learnt = torch.ones_like(group, dtype=torch.bool), mask.bool()
+    member, learnt, weights = torch.ones_like(group, dtype=torch.bool), mask.bool(), None
     if estimator.several_rewards:
         check_matrix(rewards=rewards)
-        weights = given["reward_weights"]
-        weights = [1.0] * rewards.shape[1] if weights is None else [float(each) for each in weights]
-        found = evaluation.decoupled_advantages(estimator, rewards, weights, group, member)
+        if given["reward_weights"] is not None:
+            weights = [float(each) for each in given["reward_weights"]]
     else:
         check_same_shape(response_mask=mask[:, 0], rewards=rewards)
-        found = evaluation.response_advantages(
-            estimator, rewards, group, member, learnt, given.get("scale_rewards")
-        )
+    found = evaluation.response_advantages(
+        estimator, rewards, group, member, learnt, scale_rewards=given.get("scale_rewards"), weights=weights
+    )
     return evaluation.token_advantages(estimator, found.to(rewards.dtype), mask, learnt, group)
 
 

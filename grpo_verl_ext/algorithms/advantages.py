@@ -21,7 +21,7 @@ from grpo_verl_ext.algorithms.validation import (
     check_same_shape,
 )
 
-STD_EPS = 1e-6
+_STD_EPS = 1e-6
 """Added to a standard deviation before dividing, in reward units; verl's value (TRL: 1e-4)."""
 
 Baseline = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -76,7 +76,7 @@ def group_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     Differs from verl, which leaves a group of one its raw reward.
     """
     deviation = group_deviation(rewards, group, member)
-    return deviation / (group_std(deviation, group, member) + STD_EPS)
+    return deviation / (group_std(deviation, group, member) + _STD_EPS)
 
 
 def mean_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def mean_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     deviation = group_deviation(rewards, group, member)
     size = group_sum(member.to(deviation.dtype), group)
     mean = group_sum(torch.where(member, rewards, 0), group) / size.clamp(min=1)
-    return deviation / (mean + STD_EPS)
+    return deviation / (mean + _STD_EPS)
 
 
 def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def batch_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     """
     everyone = torch.zeros_like(group)
     batch_std = group_std(group_deviation(rewards, everyone, member), everyone, member)
-    return group_deviation(rewards, group, member) / (batch_std + STD_EPS)
+    return group_deviation(rewards, group, member) / (batch_std + _STD_EPS)
 
 
 def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, member: Tensor) -> Tensor:
@@ -193,23 +193,13 @@ def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
     return response_mask[:, max_response_length - 1 :].bool().any(dim=-1)
 
 
-def without_truncated(advantages: Tensor, response_mask: Tensor, max_response_length: int) -> Tensor:
-    """Set the advantages of truncated responses (see `is_truncated`) to 0: (B, T) → (B, T).
-
-    Truncated responses keep their place in the statistics of their group and in every denominator of the
-    loss.
-    Overlong filtering of DAPO, arXiv 2503.14476 §3.4; the same policy term as TRL's
-    ``mask_truncated_completions``. Differs from TRL: a KL or entropy term still sees the response.
-    """
-    check_same_shape(response_mask=response_mask, advantages=advantages)
-    return torch.where(is_truncated(response_mask, max_response_length).unsqueeze(-1), 0, advantages)
-
-
 def learnt_from(response_mask: Tensor, max_response_length: int | None = None) -> Tensor:
     """Return the tokens that get their response's advantage: (B, T) → (B, T) bool.
 
-    All of ``response_mask``, less the responses that `is_truncated` names where there is a budget. Advantages
-    spread over these tokens are those of `without_truncated`; booleans take a quarter of the memory.
+    All of ``response_mask``, less the responses that `is_truncated` names where there is a budget. These keep
+    their place in the statistics of their group and in every denominator of the loss.
+    Overlong filtering of DAPO, arXiv 2503.14476 §3.4; the same policy term as TRL's
+    ``mask_truncated_completions``. Differs from TRL: a KL or entropy term still sees the response.
     """
     learnt = response_mask.bool()
     if max_response_length is None:

@@ -24,12 +24,9 @@ from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
 
 def covariances(rows: MiniBatchRows) -> Tensor:
     """Return c of each token, in nats times units of the advantages; 0 under the mask: (R, T)."""
-    mask = rows.response_mask
-
-    def deviation(values: Tensor) -> Tensor:
-        return torch.where(mask, values - values[mask].mean(), 0)
-
-    return deviation(rows.log_prob) * deviation(rows.advantages)
+    mask, values = rows.response_mask, (rows.log_prob, rows.advantages)
+    log_prob, advantages = (torch.where(mask, each - each[mask].mean(), 0) for each in values)
+    return log_prob * advantages
 
 
 def largest_covariances(rows: MiniBatchRows, *, share: float) -> Tensor:
@@ -39,7 +36,7 @@ def largest_covariances(rows: MiniBatchRows, *, share: float) -> Tensor:
     """
     mask = rows.response_mask
     found = covariances(rows)[mask]
-    return _chosen(mask, found.argsort(descending=True, stable=True)[: _number(mask, share)])
+    return _first(mask, found.argsort(descending=True, stable=True), share)
 
 
 def drawn_covariances(
@@ -64,18 +61,14 @@ def drawn_covariances(
     keeps_gradient = ~(events.clipped_low | events.clipped_high)
     eligible = ((found > low) & (found < high) & keeps_gradient)[mask].nonzero().squeeze(-1)
     generator = torch.Generator().manual_seed(rows.seed)
-    drawn = torch.randperm(len(eligible), generator=generator)[: _number(mask, share)]
-    return _chosen(mask, eligible[drawn.to(eligible.device)])
+    order = torch.randperm(len(eligible), generator=generator)
+    return _first(mask, eligible[order.to(eligible.device)], share)
 
 
-def _number(mask: Tensor, share: float) -> int:
-    return max(1, int(share * int(mask.sum())))
-
-
-def _chosen(mask: Tensor, tokens: Tensor) -> Tensor:
-    """Return True at these tokens, counted over the mask: (R, T) bool."""
+def _first(mask: Tensor, tokens: Tensor, share: float) -> Tensor:
+    """Return True at the first max(1, ⌊share · N⌋) of these tokens, counted over the mask: (R, T) bool."""
     flags = mask.new_zeros(int(mask.sum()))
-    flags[tokens] = True
+    flags[tokens[: max(1, int(share * len(flags)))]] = True
     return torch.zeros_like(mask).masked_scatter(mask, flags)
 
 

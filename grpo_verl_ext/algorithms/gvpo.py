@@ -33,7 +33,6 @@ Gradient flows through ``log_ratio`` alone.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -105,18 +104,6 @@ def anchored(
     return advantages - beta * group_deviation(anchor_log_ratio, group, member)
 
 
-def centred_rewards(targets: Tensor, old_deviation: Tensor, anchor_deviation: Tensor, beta: float) -> Tensor:
-    """R_i − R̄ = Ã_i + β (ℓ_i − ℓ̄), the inverse of `anchored`: (B,) → (B,).
-
-    Args:
-        targets: Ã_i.
-        old_deviation: log π_old(y_i) minus its mean over the prompt.
-        anchor_deviation: log π'(y_i) minus its mean over the prompt.
-        beta: β.
-    """
-    return targets + beta * (old_deviation - anchor_deviation)
-
-
 def residual(log_ratio: Tensor, targets: Tensor, drift: Tensor | float, beta: float) -> Tensor:
     """d_i = β (Δ_i − Δ̄) − Ã_i: (B,) → (B,).
 
@@ -138,37 +125,23 @@ def per_degree_of_freedom(values: Tensor, group_size: Tensor | int) -> Tensor:
 def squared_error(residual: Tensor, group_size: Tensor | int) -> Tensor:
     """½ d_i² / (k − 1): (B,) → (B,). Summed over a prompt and averaged over prompts it is GVPO's loss.
 
-    The mean-squared-error form. Its gradient is −β Σ_i w_i ∇log π_θ(y_i) / (k − 1) with w = `weights`.
+    The mean-squared-error form. Its gradient is −β Σ_i w_i ∇log π_θ(y_i) / (k − 1) with the weights
+    w_i = Ã_i − β (Δ_i − Δ̄) = −d_i of the log-likelihoods. Σ_i w_i = 0 within each prompt, which is what
+    cancels the partition function.
     """
     return per_degree_of_freedom(0.5 * residual.square(), group_size)
 
 
-class _SquaredErrorParts(NamedTuple):
-    """The parts of `squared_error`, (B,) each: it equals reward + variance + covariance.
+def squared_error_parts(
+    log_ratio: Tensor, targets: Tensor, drift: Tensor | float, group_size: Tensor | int, beta: float
+) -> tuple[Tensor, ...]:
+    """Split `squared_error` into terms of the rewards, of the policy's spread and of their agreement: (B,).
 
     Summed over a prompt these are ½ Var(Ã), ½ β² Var(Δ) and −β Cov(Ã, Δ), all with k − 1.
     """
-
-    reward: Tensor
-    variance: Tensor
-    covariance: Tensor
-
-
-def squared_error_parts(
-    log_ratio: Tensor, targets: Tensor, drift: Tensor | float, group_size: Tensor | int, beta: float
-) -> _SquaredErrorParts:
-    """Split `squared_error` into the terms of the rewards, of the policy's spread and of their agreement."""
     implicit = beta * (log_ratio - drift)
     parts = (0.5 * targets.square(), 0.5 * implicit.square(), -targets * implicit)
-    return _SquaredErrorParts(*(per_degree_of_freedom(part, group_size) for part in parts))
-
-
-def weights(residual: Tensor) -> Tensor:
-    """w_i = Ã_i − β (Δ_i − Δ̄) = −d_i, constants: (B,) → (B,). Σ_i w_i = 0 within each prompt.
-
-    The weights of the log-likelihoods; that they sum to zero is what cancels the partition function.
-    """
-    return -residual.detach()
+    return tuple(per_degree_of_freedom(part, group_size) for part in parts)
 
 
 def drift_sums(log_ratio: Tensor, group: Tensor, member: Tensor, num_groups: int) -> Tensor:
@@ -216,11 +189,3 @@ def drift(rows: MiniBatchRows, alpha: float = 0) -> Tensor:
     member = has_tokens(rows.response_mask)
     sums = drift_sums(log_ratio, rows.prompt, member, int(rows.prompt.max()) + 1)
     return mean_drift(sums, rows.prompt, member, rows.prompt_size).unsqueeze(-1)
-
-
-def share_of_prompt(values: Tensor, group_size: Tensor) -> Tensor:
-    """values_i / k with k the size of the prompt's group: (B,) → (B,).
-
-    Summed over a prompt, a number that all its responses have is that number again.
-    """
-    return values / group_size.clamp(min=1)

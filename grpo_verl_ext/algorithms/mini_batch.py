@@ -66,16 +66,13 @@ def evaluated(statistic: _Statistic, parts: Sequence[PartOfRows], own: int, seed
     )
     rows = MiniBatchRows(log_prob, old_log_prob, advantages, mask, prompt[order], prompt_size[order], seed)
     result = torch.empty_like(tokens[0])
-    result[place] = _of_tokens(statistic(rows), mask)[mask]
-    begin = sum(part.tokens.shape[1] for part in parts[:own])
-    return result[begin : begin + parts[own].tokens.shape[1]]
-
-
-def _of_tokens(values: Tensor, mask: Tensor) -> Tensor:
+    values = statistic(rows)
     try:
-        return values.double().broadcast_to(mask.shape)
+        result[place] = values.double().broadcast_to(mask.shape)[mask]
     except RuntimeError as error:
         raise TensorError(
             f"a statistic of {len(mask)} rows has shape {tuple(values.shape)}; valid is {tuple(mask.shape)}, "
             f"a number for each token, or ({len(mask)}, 1), or (). Return values[:, None] for one per row"
         ) from error
+    begin = sum(part.tokens.shape[1] for part in parts[:own])
+    return result[begin : begin + parts[own].tokens.shape[1]]

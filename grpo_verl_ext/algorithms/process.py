@@ -48,13 +48,9 @@ def process_advantages(
     rows = max(1, BLOCK // response_mask.shape[1])
     for start in range(0, len(response_mask), rows):
         at_end, mask = (each[start : start + rows] for each in (advantages, response_mask))
-        at_end.copy_(torch.where(mask.bool(), suffix_sums(at_end), 0))
+        to_come = at_end.flip(-1).cumsum(-1).flip(-1)  # Σ_{s ≥ t}
+        at_end.copy_(torch.where(mask.bool(), to_come, 0))
     return advantages
-
-
-def suffix_sums(values: Tensor) -> Tensor:
-    """Σ_{s ≥ t} values_s along the last dimension: (…, T) → (…, T)."""
-    return values.flip(-1).cumsum(-1).flip(-1)
 
 
 def _refuse_outside(**places: tuple[Tensor, int]) -> None:

@@ -29,10 +29,18 @@ def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
             start = stop
 
 
-def row_has_tokens(response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """Whether each row has a token that the policy wrote: (N,) → (B,) bool. See `advantages.has_tokens`."""
+def row_lengths(response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """Tokens of each row that the policy wrote: (N,) → (B,), fp64."""
     _check(offsets, response_mask=response_mask)
-    return _per_block(offsets, lambda tokens: response_mask[tokens].bool(), "sum") > 0
+    return _per_block(offsets, lambda tokens: response_mask[tokens].bool(), "sum")
+
+
+def row_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
+    """Σ_t m_t x_t over the tokens of each row: (N,) → (B,), fp64. See `aggregation.sequence_sums`."""
+    _check(offsets, response_mask=response_mask, values=values)
+    return _per_block(
+        offsets, lambda tokens: torch.where(response_mask[tokens].bool(), values[tokens], 0), "sum"
+    )
 
 
 def row_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
@@ -43,12 +51,14 @@ def row_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor,
     check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
     _check(offsets, response_mask=response_mask, log_prob=log_prob, old_log_prob=old_log_prob)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
-
-    def terms(tokens: slice) -> Tensor:
-        difference = log_prob[tokens].to(wide) - old_log_prob[tokens].to(wide)
-        return torch.where(response_mask[tokens].bool(), difference, 0)
-
-    return _per_block(offsets, terms, "sum").to(wide)
+    ratios = _per_block(
+        offsets,
+        lambda tokens: torch.where(
+            response_mask[tokens].bool(), log_prob[tokens].to(wide) - old_log_prob[tokens].to(wide), 0
+        ),
+        "sum",
+    )
+    return ratios.to(wide)
 
 
 def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,47 +67,31 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
     A row without tokens has probability 1. NaN under the mask reaches neither.
     """
     check_floating(log_prob=log_prob)
-    _check(offsets, response_mask=response_mask, log_prob=log_prob)
     if len(offsets) == 1:
         raise TensorError("offsets has no row; valid is one at least. Pass the offsets of a nested tensor")
-    total = _masked_sums(log_prob, response_mask, offsets)
+    total = row_sums(log_prob, response_mask, offsets)
     return total.exp().mean(), total.mean()
-
-
-def row_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """Σ_t m_t x_t over the tokens of each row: (N,) → (B,), fp64. See `aggregation.sequence_sums`."""
-    _check(offsets, response_mask=response_mask, values=values)
-    return _masked_sums(values, response_mask, offsets)
-
-
-def row_lengths(response_mask: Tensor, offsets: Tensor) -> Tensor:
-    """Tokens of each row that the policy wrote: (N,) → (B,), fp64."""
-    return row_sums(response_mask.bool().long(), response_mask, offsets)
-
-
-def _masked_sums(values: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
-    return _per_block(
-        offsets, lambda tokens: torch.where(response_mask[tokens].bool(), values[tokens], 0), "sum"
-    )
 
 
 def mean_over_tokens(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:
     """Mean over the tokens of some rows, NaN without one: (N,), (B,) bool → float."""
-    sums = row_sums(values, response_mask, offsets)[rows].sum()
-    counts = row_sums(torch.ones_like(values), response_mask, offsets)[rows].sum()
-    return float(sums / counts)
+    sums, lengths = row_sums(values, response_mask, offsets), row_lengths(response_mask, offsets)
+    return float(sums[rows].sum() / lengths[rows].sum())
 
 
 def row_values(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`."""
     _check(offsets, response_mask=response_mask, advantages=advantages)
-    nowhere = len(response_mask)
-
-    def places(tokens: slice) -> Tensor:
-        place = torch.arange(tokens.start, tokens.stop, device=response_mask.device)
-        return torch.where(response_mask[tokens].bool(), place, nowhere)
-
-    first = _per_block(offsets, places, "min", nowhere).long()
+    nowhere, device = len(response_mask), response_mask.device
+    places = _per_block(
+        offsets,
+        lambda tokens: torch.where(
+            response_mask[tokens].bool(), torch.arange(tokens.start, tokens.stop, device=device), nowhere
+        ),
+        "min",
+        nowhere,
+    )
+    first = places.long()
     found = first < nowhere
     result = advantages.new_zeros(len(first))
     result[found] = advantages[first[found]]
@@ -116,11 +110,6 @@ def on_row_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) ->
         repeated = advantages[rows].repeat_interleave(offsets[rows.start : rows.stop + 1].diff())
         result[tokens] = torch.where(response_mask[tokens].bool(), repeated, 0)
     return result
-
-
-def at(values: Tensor, offsets: Tensor, row: Tensor, position: Tensor) -> Tensor:
-    """Return the values at S positions, counted from the beginning of their rows: (N,), (S,) int64 → (S,)."""
-    return values[offsets[row] + position]
 
 
 def _per_block(

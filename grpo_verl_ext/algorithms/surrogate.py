@@ -37,44 +37,23 @@ def clipped_surrogate(
     *,
     clip_ratio_low: float,
     clip_ratio_high: float,
+    clip_ratio_c: float | None = None,
 ) -> Tensor:
     """ℓ_{i,t} = −min[ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A], to be minimised: (B, T) → (B, T).
 
     GRPO, arXiv 2402.03300 eq. 3 (ε_low = ε_high); DAPO, arXiv 2503.14476 eq. 10 ("clip higher").
+    With c > 1 min(ℓ, −c A) where A < 0: it bounds the loss of a token with negative advantage whose ratio ran
+    away; no gradient there. Dual-clip PPO, arXiv 1912.09729 eq. 5.
     """
     check_floating(advantages=advantages)
     check_same_shape(log_prob=log_prob, advantages=advantages)
     ratio = token_log_ratio(log_prob, old_log_prob, response_mask).exp()
     costs = torch.where(response_mask.bool(), -advantages, 0)
-    return torch.maximum(ratio * costs, ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * costs)
-
-
-def dual_clipped_surrogate(
-    log_prob: Tensor,
-    old_log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    *,
-    clip_ratio_low: float,
-    clip_ratio_high: float,
-    clip_ratio_c: float,
-) -> Tensor:
-    """min(ℓ, −c A) where A < 0 and ℓ elsewhere, ℓ = `clipped_surrogate`, c > 1: (B, T) → (B, T).
-
-    Bounds the loss of a token with negative advantage whose ratio ran away; no gradient there.
-    Dual-clip PPO, arXiv 1912.09729 eq. 5.
-    """
-    loss = clipped_surrogate(
-        log_prob,
-        old_log_prob,
-        advantages,
-        response_mask,
-        clip_ratio_low=clip_ratio_low,
-        clip_ratio_high=clip_ratio_high,
-    )
+    loss = torch.maximum(ratio * costs, ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * costs)
+    if clip_ratio_c is None:
+        return loss
     # NaN < 0 is false, so what stands under the mask bounds nothing.
-    bound = torch.where(advantages < 0, -clip_ratio_c * advantages, torch.inf)
-    return torch.minimum(loss, bound)
+    return torch.minimum(loss, torch.where(advantages < 0, -clip_ratio_c * advantages, torch.inf))
 
 
 def geometric_mean_surrogate(
@@ -102,14 +81,6 @@ def geometric_mean_surrogate(
     clipped = torch.where(costs < 0, above, below)
     length = response_mask.sum(dim=-1, keepdim=True).clamp(min=1)
     return costs * (clipped.sum(dim=-1, keepdim=True) / length).exp()
-
-
-def reweighted(loss: Tensor, weights: Tensor, response_mask: Tensor) -> Tensor:
-    """w_{i,t} ℓ_{i,t}, 0 under the mask: (B, T) → (B, T). ``weights`` are constants.
-
-    For importance weights π_old / π_rollout, where rollout and training engines disagree.
-    """
-    return loss * torch.where(response_mask.bool(), weights, 0)
 
 
 @torch.no_grad()

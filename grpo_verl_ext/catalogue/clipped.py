@@ -1,15 +1,13 @@
-"""The clipped surrogate of PPO and GRPO, as a loss of tokens: `CLIPPED`, with its metrics and checks.
+"""The clipped surrogate of PPO and GRPO as a loss of tokens, and the actor's clip range.
 
 ``clip_ratio_low``, ``clip_ratio_high`` and, unless null, ``clip_ratio_c`` are the actor's. Losses that share
-it differ only in their average.
+the surrogate differ only in their average.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
-
-from grpo_verl_ext.algorithms import surrogate
+from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, token_events
 from grpo_verl_ext.catalogue.averages import Average
 from grpo_verl_ext.catalogue.record import TokenLoss
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -17,39 +15,25 @@ from grpo_verl_ext.utils.keys import ACTOR
 from grpo_verl_ext.utils.options import is_number
 
 
-class ClipRange(NamedTuple):
-    """Clip range ε_low, ε_high (null: ``clip_ratio``, as in verl), and c of the dual clip or None."""
-
-    low: float
-    high: float
-    c: float | None
-
-    @classmethod
-    def from_config(cls, config: Any) -> "ClipRange":
-        """Read ``clip_ratio_low``, ``clip_ratio_high``, ``clip_ratio`` and ``clip_ratio_c``."""
-        low, high, c = config.clip_ratio_low, config.clip_ratio_high, config.clip_ratio_c
-        default = config.clip_ratio
-        return cls(
-            # An integer may exceed torch's range.
-            low=float(default if low is None else low),
-            high=float(default if high is None else high),
-            c=None if c is None else float(c),
-        )
+def clip_range(config: Any) -> dict[str, float]:
+    """Return ε_low and ε_high by their keys of ``actor``; a null one is ``clip_ratio``, as in verl."""
+    sides = {name: getattr(config, name) for name in ("clip_ratio_low", "clip_ratio_high")}
+    # An integer may exceed torch's range.
+    return {name: float(config.clip_ratio if side is None else side) for name, side in sides.items()}
 
 
 def clipped_loss(name: str, average: Average) -> TokenLoss:
-    """Return the clipped surrogate with an average of its own."""
-    return TokenLoss(
-        name,
-        _clipped,
-        average,
-        clip_events,
-        doc=f"{surrogate.clipped_surrogate.__doc__}\n\n    {surrogate.dual_clipped_surrogate.__doc__}",
-        settings=(check_clip_range,),
-    )
+    """Return the clipped surrogate, with the dual clip unless c is null, and an average of its own."""
+
+    def keywords(config: Any) -> dict[str, Any]:
+        c = config.clip_ratio_c
+        return {**clip_range(config), "clip_ratio_c": None if c is None else float(c)}
+
+    settings = (check_clip_range,)
+    return TokenLoss(name, clipped_surrogate, average, token_events, keywords=keywords, settings=settings)
 
 
-def check_clip_range(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
+def check_clip_range(actor: Mapping[str, Any]) -> None:
     """Refuse a clip range that is none: a negative ε, or c ≤ 1."""
     for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
         clip_ratio = actor.get(name, 0.2)
@@ -63,29 +47,3 @@ def check_clip_range(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa:
         raise SettingError(
             full, clip_ratio_c, valid="a number > 1, or null for no dual clip", fix=Line(f"{full}=null")
         )
-
-
-def _clipped(
-    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
-) -> Tensor:
-    tokens, clip = (log_prob, old_log_prob, advantages, response_mask), ClipRange.from_config(config)
-    if clip.c is None:
-        return surrogate.clipped_surrogate(*tokens, clip_ratio_low=clip.low, clip_ratio_high=clip.high)
-    return surrogate.dual_clipped_surrogate(
-        *tokens, clip_ratio_low=clip.low, clip_ratio_high=clip.high, clip_ratio_c=clip.c
-    )
-
-
-def clip_events(
-    log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
-) -> surrogate.TokenEvents:
-    """Return the tokens that the actor's clips cut off: `surrogate.token_events`."""
-    clip = ClipRange.from_config(config)
-    return surrogate.token_events(
-        log_ratio,
-        advantages,
-        response_mask,
-        clip_ratio_low=clip.low,
-        clip_ratio_high=clip.high,
-        clip_ratio_c=clip.c,
-    )

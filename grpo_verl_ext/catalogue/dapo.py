@@ -1,10 +1,17 @@
-"""DAPO: Yu et al., arXiv 2503.14476; over the mini-batch's tokens, and per prompt as printed."""
+"""DAPO over the mini-batch's tokens, and per prompt as printed; estimators of other papers with its loss.
+
+Yu et al., arXiv 2503.14476; GDPO, arXiv 2601.05242; Lite PPO, arXiv 2508.08221; MaxRL, arXiv 2602.02710.
+"""
 
 from dataclasses import replace
 
+from grpo_verl_ext.algorithms.advantages import decoupled, mean_scaled
 from grpo_verl_ext.catalogue.averages import PROMPT_MEAN, TOKEN_MEAN
 from grpo_verl_ext.catalogue.clipped import clipped_loss
+from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
+from grpo_verl_ext.catalogue.requires import Off
+from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 
 DAPO_LOSS = clipped_loss("dapo", TOKEN_MEAN)
 """Every token of the mini-batch has equal weight: `aggregation.token_mean`."""
@@ -42,3 +49,42 @@ _DAPO_PER_PROMPT = Algorithm(
     values_of=_DAPO.name,
 )
 """Every prompt has equal weight, as DAPO's formula is printed: `aggregation.prompt_mean`."""
+
+_GDPO = Algorithm(
+    "gdpo",
+    "arXiv 2601.05242",
+    Estimator("gdpo_outcome", str(decoupled.__doc__), several_rewards=True),
+    DAPO_LOSS,
+    title="Liu et al., Group reward-Decoupled Normalization Policy Optimization",
+    fixes="several rewards, of which one outweighs the others by its spread",
+)
+
+_LITE_PPO = Algorithm(
+    "lite_ppo",
+    "arXiv 2508.08221",
+    GRPO_OUTCOME,
+    DAPO_LOSS,
+    title="Liu et al., Tricks or Traps?",
+    fixes="many tricks: two are kept, the batch's standard deviation and a mean over tokens",
+)
+
+_MAXRL = Algorithm(
+    "maxrl",
+    "arXiv 2602.02710",
+    Estimator(
+        "maxrl",
+        str(mean_scaled.__doc__),
+        mean_scaled,
+        requires=(
+            Off(
+                PUNISHES,
+                "makes a long response's reward of 0 fall below 0, at which MaxRL, dividing by the mean "
+                "reward of a prompt, ends the training",
+                when=overlong_punishment,
+            ),
+        ),
+    ),
+    DAPO_LOSS,
+    title="Tajwar et al., Maximum Likelihood Reinforcement Learning",
+    fixes="expected reward, by which rare right answers count little",
+)

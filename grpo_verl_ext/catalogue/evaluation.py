@@ -45,25 +45,42 @@ class Tokens(NamedTuple):
 # Advantages
 
 
-def response_advantages(  # noqa: PLR0917  # rewards with all that is known of their rows
+def response_advantages(  # rewards with all that is known of their rows
     estimator: Estimator,
     rewards: Tensor,
     group: Tensor,
     member: Tensor,
     learnt: Tensor,
-    scale_rewards: str | None,
+    *,
+    scale_rewards: str | None = None,
+    weights: Sequence[float] | None = None,
 ) -> Tensor:
-    """Return the advantage of each response of an estimator of outcomes: (B,), (B, T) → (B,).
+    """Return the advantage of each response: (B,), or (B, M) for an estimator of several rewards → (B,).
 
     Args:
         member: False for rows that are no responses.
         learnt: the tokens that are learnt from; a weight that must sum to zero counts no row without any.
         scale_rewards: a name of `BASELINES`, for an estimator without a baseline of its own.
+        weights: of M rewards; None: 1 each.
+
+    Raises:
+        ValueError: rewards that are not finite, or too large, and would spoil their whole group.
     """
     if estimator.sums_to_zero:
         member = member & adv.has_tokens(learnt)
-    _refuse_bad_rewards(estimator.name, rewards, member)
-    return (estimator.baseline or BASELINES[str(scale_rewards)])(rewards, group, member)
+    fits = rewards.abs() <= _LARGEST_REWARD
+    bad = member & ~(fits.all(dim=-1) if estimator.several_rewards else fits)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{estimator.name}: the reward of row {row} is {rewards[row].tolist()}, which would spoil its "
+            f"whole group; valid are finite rewards of at most {_LARGEST_REWARD:g}. Correct the reward "
+            f"function (reward.custom_reward_function.path)"
+        )
+    if not estimator.several_rewards:
+        return (estimator.baseline or BASELINES[str(scale_rewards)])(rewards, group, member)
+    each = [1.0] * rewards.shape[1] if weights is None else [*weights]
+    return adv.decoupled(rewards, torch.tensor(each, device=rewards.device), group, member)
 
 
 def token_advantages(
@@ -74,27 +91,6 @@ def token_advantages(
         column = of_response.unsqueeze(-1)
         of_response = adv.per_prompt_token(column, response_mask, group).squeeze(-1)
     return adv.on_tokens(of_response, learnt)
-
-
-def decoupled_advantages(
-    estimator: Estimator, rewards: Tensor, weights: Sequence[float], group: Tensor, member: Tensor
-) -> Tensor:
-    """Return the advantage of each response of an estimator of several rewards: (B, M) → (B,)."""
-    for each in rewards.unbind(dim=-1):
-        _refuse_bad_rewards(estimator.name, each, member)
-    return adv.decoupled(rewards, torch.tensor([*weights], device=rewards.device), group, member)
-
-
-def _refuse_bad_rewards(name: str, rewards: Tensor, member: Tensor) -> None:
-    """Refuse rewards that are not finite, or too large, and would spoil their whole group."""
-    bad = member & ~(rewards.abs() <= _LARGEST_REWARD)
-    if bad.any():
-        row = int(bad.nonzero()[0])
-        raise ValueError(
-            f"{name}: the reward of row {row} is {rewards[row].item()}, which would spoil its whole group; "
-            f"valid are finite rewards of at most {_LARGEST_REWARD:g}. Correct the reward function "
-            f"(reward.custom_reward_function.path)"
-        )
 
 
 # What a loss needs of a mini-batch whose rows are all here
@@ -161,7 +157,9 @@ def token_loss(
     """
     mini_batch, mask = MiniBatch.from_config(config), tokens.response_mask
     needed = () if statistic is None else (statistic,)
-    of_tokens = loss.per_token(*tokens, config, *needed)
+    own = (config,) if loss.keywords is None else ()
+    keywords = {} if loss.keywords is None else loss.keywords(config)
+    of_tokens = loss.per_token(*tokens, *own, *needed, **keywords)
     if of_tokens.shape != mask.shape:
         raise ValueError(
             f"the loss {loss.name} returned shape {tuple(of_tokens.shape)}; valid is one number per "
@@ -171,9 +169,12 @@ def token_loss(
     kept = None if threshold is None else surrogate.off_policy_mask(*tokens, threshold=float(threshold))
     for weights in (kept, rollout_is_weights):
         if weights is not None:
-            of_tokens = surrogate.reweighted(of_tokens, weights, mask)
+            of_tokens = of_tokens * torch.where(mask.bool(), weights, 0)
     log_ratio = surrogate.token_log_ratio(tokens.log_prob.detach(), tokens.old_log_prob, mask)
-    values = _events(loss, log_ratio, tokens.advantages, mask, config)
+    if loss.events is None:
+        values = {"actor/frac_zero_advantage": torch.eq(tokens.advantages, 0)}
+    else:
+        values = _clipped(loss.events(log_ratio, tokens.advantages, mask, *own, **keywords))
     values |= {"actor/ppo_kl": -log_ratio, "actor/entropy_per_token": -tokens.old_log_prob}
     if kept is not None:
         values["actor/frac_off_policy_masked"] = ~kept
@@ -185,13 +186,7 @@ def token_loss(
     return loss.average.reduce(of_tokens, mask, mini_batch), metrics
 
 
-def _events(
-    loss: TokenLoss, log_ratio: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
-) -> dict[str, Tensor]:
-    """Return 1 for each token that the loss's clip cut off, or that has no advantage: (B, T) each."""
-    if loss.events is None:
-        return {"actor/frac_zero_advantage": torch.eq(advantages, 0)}
-    events = loss.events(log_ratio, advantages, response_mask, config)
+def _clipped(events: surrogate.TokenEvents) -> dict[str, Tensor]:
     return {
         "actor/pg_clipfrac": events.clipped_low | events.clipped_high,
         "actor/pg_clipfrac_lower": events.dual_clipped,
@@ -242,12 +237,13 @@ def group_loss(
     size = torch.where(is_member, groups.size, 0)
     drift = groups.drift.to(log_ratio.dtype)
     residual = formulas.residual(log_ratio, targets, drift, beta)
-    rewards = formulas.centred_rewards(targets, groups.old_deviation, groups.anchor_deviation, beta)
+    # R − R̄ = Ã + β (ℓ − ℓ̄), of which `formulas.anchored` is the inverse.
+    rewards = targets + beta * (groups.old_deviation - groups.anchor_deviation)
     moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
     ablated = gvpo_terms.ABLATED_LOSSES.get(options.gvpo_terms)
     per_response = ablated(moments, beta) if ablated else formulas.squared_error(residual, size)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
-    summed = (per_response, *parts, *moments[:3], formulas.share_of_prompt(drift.abs(), size))
+    summed = (per_response, *parts, *moments[:3], drift.abs() / size.clamp(min=1))
     loss, *others = (mini_batch_mean(value, mini_batch) for value in summed)
     names = (*_TERM_METRICS, *_COVARIANCES, _DRIFT)
     metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
@@ -258,7 +254,7 @@ def group_loss(
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
     metrics |= metrics_of(of_tokens, response_mask, config, mini_batch)
-    return GroupLossResult(loss, metrics, torch.where(is_member, formulas.weights(residual), 0), moments)
+    return GroupLossResult(loss, metrics, torch.where(is_member, -residual.detach(), 0), moments)
 
 
 def mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:

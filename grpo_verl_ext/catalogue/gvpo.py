@@ -5,12 +5,10 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig
 from pydantic import Field
-from torch import Tensor
 
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
-from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.catalogue.requires import AtLeast, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
@@ -56,11 +54,7 @@ def alpha_of(policy_loss: Mapping[str, Any]) -> float:
     return float(policy_loss.get("gvpo_alpha", 0))
 
 
-def _drift(rows: MiniBatchRows, actor: Any) -> Tensor:
-    return drift(rows, alpha_of(actor.policy_loss))
-
-
-def _check_terms(loss_mode: str, actor: Mapping[str, Any]) -> None:  # noqa: ARG001  # an `ActorCheck`
+def _check_terms(actor: Mapping[str, Any]) -> None:
     """Refuse GVPO without one of its terms, unless ``gvpo_terms_ablation`` says that this is meant."""
     policy_loss = actor["policy_loss"]
     terms, acknowledged = policy_loss.get("gvpo_terms", _ALL_TERMS), f"{POLICY_LOSS}.gvpo_terms_ablation"
@@ -115,7 +109,7 @@ GVPO_LOSS = GroupLoss(
     _NAME,
     doc=_DOC,
     options=GvpoOptions,
-    needs=MiniBatchStatistic(_drift, of_prompts=True),
+    needs=MiniBatchStatistic(lambda rows, config: drift(rows, alpha_of(config.policy_loss)), of_prompts=True),
     settings=(_check_terms,),
     requires=(
         *refused(

@@ -1,13 +1,10 @@
 """Kimi k1.5's policy mirror descent: Kimi Team, Scaling RL with LLMs, arXiv 2501.12599, §2.3.2."""
 
-from typing import Any
-
 from omegaconf import DictConfig
-from torch import Tensor
 
 from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
-from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
+from grpo_verl_ext.catalogue.grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.requires import Null, Off, refused
 from grpo_verl_ext.catalogue.weights import (
@@ -31,14 +28,6 @@ class _KimiOptions(Section):
     )
 
 
-def _kimi(
-    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
-) -> Tensor:
-    """Compute the loss with τ of ``actor.policy_loss``: `mirror_descent.mirror_descent_loss`."""
-    tau = config.policy_loss.get("kimi_tau", _TAU)
-    return mirror_descent_loss(log_prob, old_log_prob, advantages, response_mask, tau=tau)
-
-
 def _has_several_old_policies(config: DictConfig) -> bool:
     """Whether responses to a prompt may come from several policies."""
     return bool(is_stored(config)) or several_policies(config)
@@ -52,9 +41,9 @@ _KIMI = Algorithm(
     DR_GRPO.estimator,
     TokenLoss(
         "kimi",
-        _kimi,
+        mirror_descent_loss,
         SEQUENCE_MEAN_TOKEN_SUM,
-        doc=str(mirror_descent_loss.__doc__),
+        keywords=lambda config: {"tau": config.policy_loss.get("kimi_tau", _TAU)},
         options=_KimiOptions,
         one_output=ONE_OUTPUT,
         requires=refused(

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     from grpo_verl_ext.algorithms.advantages import Baseline
     from grpo_verl_ext.algorithms.surrogate import TokenEvents
 
-ActorCheck = Callable[[str, Mapping[str, Any]], None]
-"""A check of a loss's name and verl's section ``actor_rollout_ref.actor``, before any rollout."""
 PerToken = Callable[..., Tensor]
 """(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
 
 What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``. ``config`` is
 verl's ActorConfig; a loss with options reads them from ``config.policy_loss``. A loss that `Loss.needs` a
-statistic gets it as a sixth argument, (B, T), 0 under the mask.
+statistic gets it as the last argument, (B, T), 0 under the mask.
 """
-_Events = Callable[[Tensor, Tensor, Tensor, Any], "TokenEvents"]
+_Events = Callable[..., "TokenEvents"]
 """(log-ratio, advantages, response_mask, config) → the tokens that the loss cut off, for the metrics."""
 
 
@@ -55,7 +53,6 @@ class Estimator:
         one_output: why a session with several outputs is refused; empty if the last one counts.
         needs_steps: learns from the rewards of steps, by `algorithms.process`.
         several_rewards: learns from each reward of ``algorithm.gdpo_reward_keys``, by `advantages.decoupled`.
-        ignores_rewards: learns from GVPO's anchor alone, whatever the rewards are.
         kl_in_loss: its paper's loss contains k3 and k3's gradient.
         requires: what it was tested with.
     """
@@ -68,7 +65,6 @@ class Estimator:
     one_output: str = ""
     needs_steps: bool = False
     several_rewards: bool = False
-    ignores_rewards: bool = False
     kl_in_loss: bool = False
     requires: tuple[In, ...] = ()
 
@@ -103,11 +99,11 @@ class Loss:
 
     Attributes:
         name: its name in verl's configuration.
-        doc: formula, shapes, where gradient flows and source of what is averaged.
+        doc: formula, shapes, where gradient flows and source, where no function's docstring has them.
         options: its own keys of ``actor.policy_loss``.
         one_output: why a session with several outputs is refused; empty if each is a response of its own.
         needs: a statistic of the mini-batch, which a trainer mode of this package gives it.
-        settings: refusals of values in verl's section ``actor``, each from the loss's name and the section.
+        settings: refusals of values in verl's section ``actor``, before any rollout.
         requires: what it was tested with.
     """
 
@@ -116,7 +112,7 @@ class Loss:
     options: type[Section] | None = field(default=None, kw_only=True)
     one_output: str = field(default="", kw_only=True)
     needs: MiniBatchStatistic | None = field(default=None, kw_only=True)
-    settings: tuple[ActorCheck, ...] = field(default=(), kw_only=True)
+    settings: tuple[Callable[[Mapping[str, Any]], None], ...] = field(default=(), kw_only=True)
     requires: tuple[In, ...] = field(default=(), kw_only=True)
 
 
@@ -128,11 +124,13 @@ class TokenLoss(Loss):
         per_token: the loss of each token.
         average: how tokens are averaged; None: as ``actor.loss_agg_mode`` says.
         events: which tokens its clip cut off; None: it has no clip.
+        keywords: verl's ActorConfig → what both get by name in the place of ``config``; None: they get that.
     """
 
     per_token: PerToken
     average: Average | None = None
     events: _Events | None = None
+    keywords: Callable[[Any], Mapping[str, Any]] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

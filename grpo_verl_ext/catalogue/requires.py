@@ -55,7 +55,7 @@ class In:
         refuse: another value is refused, not warned of.
         when: the row holds for trainings of which this is true; None: for all.
         line: what to type, where it is not the first value.
-        test: whether a value is a tested one, where ``values`` does not list them.
+        test: whether a value is a tested one in this training, where ``values`` does not list them.
         words: the tested values in words, where ``values`` does not list them.
     """
 
@@ -65,7 +65,7 @@ class In:
     refuse: bool = False
     when: Condition | None = None
     line: str = ""
-    test: Callable[[Any], bool] | None = None
+    test: Callable[[Any, DictConfig], bool] | None = None
     words: str = ""
 
     def value(self, config: DictConfig) -> Any:
@@ -75,7 +75,7 @@ class In:
     def holds(self, config: DictConfig) -> bool:
         """Whether a training has a tested value."""
         value = self.value(config)
-        return value in self.values if self.test is None else self.test(value)
+        return value in self.values if self.test is None else self.test(value, config)
 
     @property
     def tested(self) -> str:
@@ -113,7 +113,7 @@ def AtLeast(key: str, least: float, why: str, **more: Any) -> In:  # noqa: N802
         key,
         (least,),
         why,
-        test=lambda value: isinstance(value, int | float) and value >= least,
+        test=lambda value, _: isinstance(value, int | float) and value >= least,
         words=f"≥ {least}",
         **more,
     )
@@ -121,11 +121,14 @@ def AtLeast(key: str, least: float, why: str, **more: Any) -> In:  # noqa: N802
 
 def AtMost(key: str, most: float, why: str, **more: Any) -> In:  # noqa: N802
     """Return the row of a number that is not too large, or null."""
-
-    def test(value: Any) -> bool:
-        return value is None or (isinstance(value, int | float) and value <= most)
-
-    return In(key, (most,), why, test=test, words=f"≤ {most}", **more)
+    return In(
+        key,
+        (most,),
+        why,
+        test=lambda value, _: value is None or (isinstance(value, int | float) and value <= most),
+        words=f"≤ {most}",
+        **more,
+    )
 
 
 def NoneWith(key: str, prefix: str, why: str, **more: Any) -> In:  # noqa: N802
@@ -134,31 +137,23 @@ def NoneWith(key: str, prefix: str, why: str, **more: Any) -> In:  # noqa: N802
         key,
         (None,),
         why,
-        test=lambda value: not any(each.strip().startswith(prefix) for each in str(value).split(",")),
+        test=lambda value, _: not any(each.strip().startswith(prefix) for each in str(value).split(",")),
         words=f"without {prefix}…",
         **more,
     )
 
 
-class _Same(In):
-    def holds(self, config: DictConfig) -> bool:
-        return self.value(config) in (None, setting(config, self.values[0]))
-
-
 def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
     """Return the row of a key that is null or has the value of another."""
-    return _Same(key, (other,), why, line=Line(f"{key}=${{{other}}}"), words=f"as {other}", **more)
-
-
-class _Below(In):
-    def holds(self, config: DictConfig) -> bool:
-        value = self.value(config)
-        return isinstance(value, int) and value < setting(config, self.values[0], 0)
-
-
-def Below(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
-    """Return the row of a number that is smaller than that of another key."""
-    return _Below(key, (other,), why, words=f"below {other}", **more)
+    return In(
+        key,
+        (other,),
+        why,
+        line=Line(f"{key}=${{{other}}}"),
+        test=lambda value, config: value in (None, setting(config, other)),
+        words=f"as {other}",
+        **more,
+    )
 
 
 class _Trainer(In):

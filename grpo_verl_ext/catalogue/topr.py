@@ -1,22 +1,10 @@
 """TOPR: Le Roux et al., Tapered Off-Policy REINFORCE, arXiv 2503.14286."""
 
-from typing import Any
-
-from torch import Tensor
-
 from grpo_verl_ext.algorithms.topr import topr_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
-from grpo_verl_ext.catalogue.dr_grpo import DR_GRPO
+from grpo_verl_ext.catalogue.grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.weights import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
-
-
-def _topr(
-    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, _config: Any
-) -> Tensor:
-    """Compute TOPR's loss: `topr.topr_loss`."""
-    return topr_loss(log_prob, old_log_prob, advantages, response_mask)
-
 
 _TOPR = Algorithm(
     "topr",
@@ -24,9 +12,9 @@ _TOPR = Algorithm(
     DR_GRPO.estimator,
     TokenLoss(
         "topr",
-        _topr,
+        topr_loss,
         SEQUENCE_MEAN_TOKEN_SUM,
-        doc=str(topr_loss.__doc__),
+        keywords=lambda _: {},
         one_output=ONE_OUTPUT,
         requires=(
             no_weights("weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"),

@@ -1,9 +1,8 @@
 """VESPO: Shen et al., Variational Sequence-Level Soft Policy Optimization, arXiv 2602.10693."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
-from torch import Tensor
 
 from grpo_verl_ext.algorithms.vespo import vespo_loss
 from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
@@ -24,26 +23,18 @@ class _VespoOptions(Section):
     vespo_lambda_neg: PositiveFloat = option(2.0, "decay in W where A < 0", "a finite number > 0", "2.0")
 
 
-def _vespo(
-    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config: Any
-) -> Tensor:
-    """Compute VESPO's loss with the kernel of ``actor.policy_loss``: `vespo.vespo_loss`."""
-    kernel = {
-        name.removeprefix("vespo_"): config.policy_loss.get(name, field.default)
-        for name, field in _VespoOptions.model_fields.items()
-    }
-    return vespo_loss(log_prob, old_log_prob, advantages, response_mask, **kernel)
-
-
-VESPO = Algorithm(
+_VESPO = Algorithm(
     "vespo",
     "arXiv 2602.10693",
     GRPO_OUTCOME,
     TokenLoss(
         "vespo",
-        _vespo,
+        vespo_loss,
         TOKEN_MEAN,
-        doc=str(vespo_loss.__doc__),
+        keywords=lambda config: {
+            name.removeprefix("vespo_"): config.policy_loss.get(name, field.default)
+            for name, field in _VespoOptions.model_fields.items()
+        },
         options=_VespoOptions,
         one_output=ONE_OUTPUT,
         requires=(

@@ -14,17 +14,15 @@ from grpo_verl_ext.catalogue.requires import (
     trainer_of,
 )
 from grpo_verl_ext.utils.errors import Line
-from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, MODE, SECTION, setting
+from grpo_verl_ext.utils.keys import BYPASS, CORRECTION, SECTION, setting
 
 ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
 """Why such losses refuse a session with several outputs."""
-WEIGHTS, _REJECTION = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"
-_STORED = f"{SECTION}.stored_responses"
+WEIGHTS = f"{CORRECTION}.rollout_is"
 _CACHE = "skip.rollout_tq.enable"
 """verl's key for rollouts of an earlier run, or step, in the place of sampled ones."""
 
-
-is_stored = If(f"{_STORED}.share")
+is_stored = If(f"{SECTION}.stored_responses.share")
 """Whether some of the responses were not sampled in this step."""
 
 
@@ -34,21 +32,14 @@ def several_policies(config: DictConfig) -> bool:
     return trainer == FULLY_ASYNC_DRIVER or trainer.endswith("_async")
 
 
-def _older_policy(config: DictConfig) -> str:
-    """Return why responses may be of an older policy than the one that is trained: a trainer, a cache, ""."""
-    trainer = trainer_of(config)
-    if several_policies(config) or trainer == ONE_STEP_OFF_DRIVER:
-        return trainer if trainer.startswith("verl.") else f"{MODE}={trainer}"
-    return f"{_CACHE}=true" if setting(config, _CACHE) else ""
-
-
 def wrote_another_policy(config: DictConfig) -> bool:
     """Whether some responses are of another policy than the one that is trained."""
-    return is_stored(config) or bool(_older_policy(config))
+    is_old = several_policies(config) or trainer_of(config) == ONE_STEP_OFF_DRIVER
+    return is_stored(config) or is_old or bool(setting(config, _CACHE))
 
 
 WHOLE_RESPONSES = NoneWith(
-    _REJECTION,
+    f"{CORRECTION}.rollout_rs",
     "token",
     "changes the log-ratio of a response, by which the loss weighs all of it",
     refuse=True,

@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext import catalogue, preflight
-from grpo_verl_ext.catalogue.grpo import GRPO
-from grpo_verl_ext.catalogue.grpo_process import GRPO_PROCESS
+from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_PROCESS
 from grpo_verl_ext.catalogue.requires import AtLeast, In
 from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, make_pairs, make_steps, read_examples
 from grpo_verl_ext.iterate.reward_training import of_trl

@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ESTIMATORS, ON_FSDP2, STATISTIC_ENGINES, Estimator, Loss
 from grpo_verl_ext.catalogue.gvpo import ANCHOR, ANCHORS
-from grpo_verl_ext.catalogue.ppo import GAE
 from grpo_verl_ext.catalogue.requires import (
     OUR_MODES,
     VERLS_MODES,
@@ -28,7 +27,7 @@ from grpo_verl_ext.catalogue.requires import (
     refused,
     runs_v1,
 )
-from grpo_verl_ext.catalogue.verls import BYPASS_LOSS
+from grpo_verl_ext.catalogue.verls import BYPASS_LOSS, GAE
 from grpo_verl_ext.utils.errors import Finding, Line
 from grpo_verl_ext.utils.keys import (
     ACTOR,

@@ -20,7 +20,7 @@ from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, VerlsLoss, evaluation
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
-from grpo_verl_ext.catalogue.clipped import ClipRange
+from grpo_verl_ext.catalogue.clipped import clip_range
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training
@@ -46,7 +46,7 @@ def reference_weights(algorithm: Algorithm, training: Training, rollout: Rollout
     """
     (rows, _), actor, loss = training.scored(rollout), training.actor, algorithm.loss
     mask, log_prob = rows.response_mask.bool(), rows.log_prob.clone().requires_grad_()
-    entropy, clip = torch.zeros_like(log_prob, requires_grad=True), ClipRange.from_config(actor)
+    entropy = torch.zeros_like(log_prob, requires_grad=True)
     actor.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=len(mask))
     known = {
         "log_prob": log_prob,
@@ -55,16 +55,16 @@ def reference_weights(algorithm: Algorithm, training: Training, rollout: Rollout
         "advantages": _advantages(algorithm, training, rows, rollout.response_mask.bool()),
         "rollout_is_weights": rows.rollout_is_weights,
         "groups": rows.prompts,
-        "clip_ratio_low": clip.low,
-        "clip_ratio_high": clip.high,
-        "clip_ratio_c": clip.c,
+        "clip_ratio_c": actor.clip_ratio_c,
         "loss_scale_factor": actor.loss_scale_factor,
         "off_policy_mask_threshold": actor.policy_loss.get("off_policy_mask_threshold", None),
         "loss_agg_mode": algorithm.loss_agg_mode,
         "config": actor,
     }
     options = loss.options.model_fields if loss.options else {}
-    known |= {name: actor.policy_loss.get(name, field.default) for name, field in options.items()}
+    known |= clip_range(actor) | {
+        name: actor.policy_loss.get(name, field.default) for name, field in options.items()
+    }
     if isinstance(loss, VerlsLoss):
         function = VERLS_LOSSES[loss.name]
     else:
@@ -100,12 +100,13 @@ def _advantages(algorithm: Algorithm, training: Training, rows: Rollout, written
     member = torch.ones_like(rows.prompt, dtype=torch.bool)
     if estimator.several_rewards:
         names = setting(training.config, "algorithm.gdpo_reward_keys") or (1, 2)
-        weights = setting(training.config, "algorithm.gdpo_reward_weights") or [1.0] * len(names)
-        of_names = rows.rewards[:, : len(names)]
-        each = evaluation.decoupled_advantages(estimator, of_names, weights, rows.prompt, member)
+        weights = setting(training.config, "algorithm.gdpo_reward_weights") or None
+        rewards = rows.rewards[:, : len(names)]
     else:
-        totals = scores.sum(dim=-1)
-        each = evaluation.response_advantages(estimator, totals, rows.prompt, member, learnt, scale)
+        rewards, weights = scores.sum(dim=-1), None
+    each = evaluation.response_advantages(
+        estimator, rewards, rows.prompt, member, learnt, scale_rewards=scale, weights=weights
+    )
     advantages = evaluation.token_advantages(estimator, each, mask, learnt, rows.prompt)
     if options.gvpo_anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
         return advantages

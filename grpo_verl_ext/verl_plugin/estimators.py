@@ -94,8 +94,9 @@ def _outcome(estimator: Estimator, batch: _Batch) -> Tensor:
     rewards, mask, learnt, group, rows, options, _ = batch
     check_same_shape(token_level_rewards=rewards, response_mask=mask)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
+    totals, scale = adv.response_rewards(rewards), options.scale_rewards
     of_response = evaluation.response_advantages(
-        estimator, adv.response_rewards(rewards), group, rows.member, learnt, options.scale_rewards
+        estimator, totals, group, rows.member, learnt, scale_rewards=scale
     )
     of_session = of_response[rows.last].to(rewards.dtype)
     return evaluation.token_advantages(estimator, of_session, mask, learnt, group)
@@ -109,8 +110,10 @@ def _several(estimator: Estimator, batch: _Batch) -> Tensor:
             f"trainer mode of this package. Type: +algo=gdpo"
         )
     check_rows(rewards, batch.group)
-    weights = batch.config.get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
-    of_response = evaluation.decoupled_advantages(estimator, rewards, weights, batch.group, rows.member)
+    weights = batch.config.get("gdpo_reward_weights") or None
+    of_response = evaluation.response_advantages(
+        estimator, rewards, batch.group, rows.member, batch.learnt, weights=weights
+    )
     return adv.on_tokens(of_response[rows.last].to(batch.token_level_rewards.dtype), batch.learnt)
 
 
@@ -186,16 +189,15 @@ def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss
         policy_loss: verl's section ``actor.policy_loss``.
     """
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
-    member = ragged.row_has_tokens(mask, offsets)
+    lengths = ragged.row_lengths(mask, offsets)
     old_log_prob = rows[Field.OLD_LOG_PROBS].values()
     if rows[anchor].is_nested:
         log_ratio = ragged.row_log_ratio(old_log_prob, rows[anchor].values(), mask, offsets)
     else:
         log_ratio = ragged.row_sums(old_log_prob, mask, offsets) - rows[anchor]
-    lengths = ragged.row_lengths(mask, offsets)
     weighted = gvpo.length_weight(lengths, alpha_of(policy_loss)) * log_ratio
     rewards = ragged.row_values(rows["advantages"].values(), mask, offsets).double()
     group = dense_group_ids(prompts)
-    targets = gvpo.anchored(rewards, weighted, group, member, policy_loss.gvpo_beta)
+    targets = gvpo.anchored(rewards, weighted, group, lengths > 0, policy_loss.gvpo_beta)
     targets = targets.to(torch.promote_types(old_log_prob.dtype, torch.float32))
     return ragged.on_row_tokens(targets, mask, offsets)

@@ -69,6 +69,6 @@ def check_loss(loss: Loss, actor: Mapping[str, Any]) -> None:
     if loss.options is not None:
         options_of(loss, actor["policy_loss"])
     for check in loss.settings:
-        check(loss.name, actor)
+        check(actor)
     threshold = (actor.get("policy_loss") or {}).get("off_policy_mask_threshold")
     read_section(_CommonOptions, {"off_policy_mask_threshold": threshold}, POLICY_LOSS)

@@ -3,15 +3,15 @@
 import torch
 
 from grpo_verl_ext import (
-    dual_clipped_surrogate,
+    clipped_surrogate,
     k3,
     outcome_advantages,
     per_prompt_token,
     sequence_mean_token_mean,
     token_mean,
-    without_truncated,
 )
-from grpo_verl_ext.algorithms.surrogate import reweighted, token_events, token_log_ratio
+from grpo_verl_ext.algorithms.advantages import learnt_from
+from grpo_verl_ext.algorithms.surrogate import token_events, token_log_ratio
 
 
 def compiled(function):
@@ -21,8 +21,7 @@ def compiled(function):
 
 def training_step(log_prob, old_log_prob, advantages, response_mask):
     clips = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0}
-    loss = dual_clipped_surrogate(log_prob, old_log_prob, advantages, response_mask, **clips)
-    loss = reweighted(loss, old_log_prob.exp(), response_mask)
+    loss = clipped_surrogate(log_prob, old_log_prob, advantages, response_mask, **clips)
     kl = k3(log_prob, old_log_prob, response_mask)
     log_ratio = token_log_ratio(log_prob.detach(), old_log_prob, response_mask)
     events = token_events(log_ratio, advantages, response_mask, **clips)
@@ -43,8 +42,8 @@ def test_the_training_step_is_one_graph():
 
 
 def estimate(rewards, response_mask, group):
-    advantages = outcome_advantages(rewards, response_mask, group)
-    return per_prompt_token(without_truncated(advantages, response_mask, 6), response_mask, group)
+    advantages = outcome_advantages(rewards, learnt_from(response_mask, 6), group)
+    return per_prompt_token(advantages, response_mask, group)
 
 
 def test_the_estimator_is_one_graph():

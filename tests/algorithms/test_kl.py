@@ -11,7 +11,7 @@ from verl.trainer.ppo.core_algos import kl_penalty
 
 from grpo_verl_ext import k1, k2, k3, with_k2_gradient
 from grpo_verl_ext.algorithms import kl
-from grpo_verl_ext.algorithms.kl import exact, token_means
+from grpo_verl_ext.algorithms.kl import token_means
 
 F64 = torch.float64
 LN2 = math.log(2)
@@ -78,23 +78,6 @@ def test_extreme_log_ratios_stay_finite(estimator, p):
 def test_k3_keeps_its_precision_near_zero():
     # k3 ≈ x²/2 there; e^x − x − 1 computed as written would leave nothing of 5e-17.
     assert value_and_gradient(k3, 1e-8, 0.0)[0] == pytest.approx(5e-17, rel=1e-6, abs=0)
-
-
-class TestExact:
-    def test_temperature_divides_both(self) -> None:
-        p, q = torch.randn(2, 1, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-        mask = torch.ones(1, 2)
-        torch.testing.assert_close(exact(p, q, mask, temperature=2.0), exact(p / 2, q / 2, mask))
-
-    def test_nothing_under_the_mask_reaches_value_or_gradient(self) -> None:
-        p = torch.zeros(1, 2, 3, dtype=torch.float64, requires_grad=True)
-        q = torch.tensor([[[1.0, 2.0, 3.0], [math.nan, math.inf, 0.0]]], dtype=torch.float64)
-        kl = exact(p, q, torch.tensor([[1, 0]]))
-        kl.sum().backward()
-        assert kl[0, 1] == 0
-        assert p.grad is not None
-        assert p.grad[0, 1].tolist() == [0, 0, 0]
-        assert p.grad[0, 0].abs().sum() > 0
 
 
 log_probs = st.floats(-30, 0, allow_subnormal=False)

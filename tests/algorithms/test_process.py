@@ -12,7 +12,6 @@ from torch import Tensor
 from grpo_verl_ext import dense_group_ids, outcome_advantages, process_advantages
 from grpo_verl_ext.algorithms import process
 from grpo_verl_ext.algorithms.advantages import centred
-from grpo_verl_ext.algorithms.process import suffix_sums
 from grpo_verl_ext.algorithms.validation import TensorError
 
 F64 = torch.float64
@@ -94,10 +93,6 @@ def test_words_of_a_tool_and_padding_get_nothing():
         *flat([[(1.0, 2)], [], [(0.0, 1)]]), mask, torch.tensor([0, 1, 0]), baseline=centred
     )
     assert found.tolist() == [[0.5, 0, 0.5], [0, 0, 0], [-0.5, -0.5, 0]]
-
-
-def test_suffix_sums_by_hand():
-    assert suffix_sums(torch.tensor([[1.0, 2.0, 4.0], [0.0, -1.0, 1.0]])).tolist() == [[7, 6, 4], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_each_function_is_its_namesake_on_padded_rows(rows, block):
     full, first, second = (pad(each, offsets) for each in (mask, a, b))
     one_each = torch.arange(1.0, len(rows) + 1, dtype=F64)
     with patch.object(ragged, "BLOCK", block):
-        assert torch.equal(ragged.row_has_tokens(mask, offsets), padded.has_tokens(full))
+        assert torch.equal(ragged.row_lengths(mask, offsets) > 0, padded.has_tokens(full))
         assert torch.equal(ragged.row_values(a, mask, offsets), padded.per_response(first, full))
         spread = ragged.on_row_tokens(one_each, mask, offsets)
         ratios = ragged.row_log_ratio(a, b, mask, offsets)
@@ -86,7 +86,7 @@ def test_by_hand():
     # Rows of 3, 0 and 2 tokens; a tool wrote the first token of the first row, and the last row was rejected.
     mask, offsets = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 3, 3, 5])
     values = torch.tensor([NAN, -1.0, -2.0, NAN, NAN])
-    assert ragged.row_has_tokens(mask, offsets).tolist() == [True, False, False]
+    assert ragged.row_lengths(mask, offsets).tolist() == [2, 0, 0]
     assert ragged.row_values(values, mask, offsets).tolist() == [-1, 0, 0]
     assert ragged.on_row_tokens(torch.tensor([5.0, 6.0, 7.0]), mask, offsets).tolist() == [0, 5, 5, 0, 0]
     assert ragged.row_log_ratio(values, values / 2, mask, offsets).tolist() == [-1.5, 0, 0]
@@ -94,10 +94,6 @@ def test_by_hand():
     probability, log_prob = ragged.response_probability(values, mask, offsets)
     assert probability.item() == pytest.approx((math.exp(-3) + 2) / 3, rel=1e-12)
     assert log_prob.item() == -1
-    at = ragged.at(
-        torch.tensor([10, 11, 12, 20, 21]), offsets, torch.tensor([2, 0, 0]), torch.tensor([1, 0, 2])
-    )
-    assert at.tolist() == [21, 10, 12]
 
 
 def test_an_infinite_log_prob_spoils_its_own_row_alone():
@@ -124,8 +120,8 @@ def test_bf16_is_subtracted_in_fp32():
 OFFSETS = torch.tensor([0, 2, 3])
 ONES = torch.ones(3)
 REFUSED = {
-    "rows that end elsewhere": (lambda: ragged.row_has_tokens(torch.ones(4), OFFSETS), "the rows end at 3"),
-    "padded rows": (lambda: ragged.row_has_tokens(torch.ones(3, 1), OFFSETS), r"has shape \(3, 1\)"),
+    "rows that end elsewhere": (lambda: ragged.row_lengths(torch.ones(4), OFFSETS), "the rows end at 3"),
+    "padded rows": (lambda: ragged.row_lengths(torch.ones(3, 1), OFFSETS), r"has shape \(3, 1\)"),
     "two lengths": (lambda: ragged.row_values(torch.ones(2), ONES, OFFSETS), r"\(2,\), but response_mask"),
     "a number too many": (lambda: ragged.on_row_tokens(ONES, ONES, OFFSETS), r"\(3,\), but rows has \(2,\)"),
     "integers": (

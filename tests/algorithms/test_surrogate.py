@@ -9,16 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grpo_verl_ext import (
-    clipped_surrogate,
-    dual_clipped_surrogate,
-    geometric_mean_surrogate,
-    sequence_mean_token_mean,
-)
+from grpo_verl_ext import clipped_surrogate, geometric_mean_surrogate, sequence_mean_token_mean
 from grpo_verl_ext.algorithms.surrogate import (
     geometric_mean_events,
     off_policy_mask,
-    reweighted,
     token_events,
     token_log_ratio,
 )
@@ -31,9 +25,8 @@ LOG_CLIP = {"log_clip_low": 0.4, "log_clip_high": 0.4}
 def one_token(ratio: float, advantage: float, **clips: float) -> tuple[float, float]:
     """(ℓ, dℓ/d log_prob) for one token."""
     log_prob = torch.tensor([[math.log(ratio)]], dtype=F64, requires_grad=True)
-    function = dual_clipped_surrogate if "clip_ratio_c" in clips else clipped_surrogate
     old, mask = torch.zeros(1, 1, dtype=F64), torch.ones(1, 1, dtype=torch.bool)
-    loss = function(log_prob, old, torch.tensor([[advantage]], dtype=F64), mask, **(CLIP | clips))
+    loss = clipped_surrogate(log_prob, old, torch.tensor([[advantage]], dtype=F64), mask, **(CLIP | clips))
     loss.sum().backward()
     return loss.item(), log_prob.grad.item()
 
@@ -190,8 +183,7 @@ def test_the_off_policy_mask_is_trls_definition(response, threshold):
 
 def losses_and_gradient(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, mask: Tensor):
     leaf = log_prob.clone().requires_grad_()
-    loss = dual_clipped_surrogate(leaf, old_log_prob, advantages, mask, **CLIP, clip_ratio_c=3.0)
-    loss = reweighted(loss, advantages, mask)
+    loss = clipped_surrogate(leaf, old_log_prob, advantages, mask, **CLIP, clip_ratio_c=3.0)
     loss.sum().backward()
     return loss.detach(), leaf.grad
 
@@ -216,10 +208,7 @@ def test_a_saturated_ratio_has_a_finite_loss_and_gradient(dtype, log_ratio, adva
     log_prob = torch.full((1, 1), log_ratio, dtype=dtype, requires_grad=True)
     old, mask = torch.zeros(1, 1, dtype=dtype), torch.ones(1, 1)
     a = torch.full((1, 1), advantage, dtype=dtype)
-    if c is None:
-        loss = clipped_surrogate(log_prob, old, a, mask, **CLIP)
-    else:
-        loss = dual_clipped_surrogate(log_prob, old, a, mask, **CLIP, clip_ratio_c=c)
+    loss = clipped_surrogate(log_prob, old, a, mask, **CLIP, clip_ratio_c=c)
     loss.sum().backward()
     assert loss.isfinite().all()
     assert log_prob.grad.tolist() == [[0.0]]

@@ -12,13 +12,12 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Algorithm, RecordError
 from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_LOSS, GRPO_OUTCOME
-from grpo_verl_ext.catalogue.gspo import GSPO
-from grpo_verl_ext.catalogue.vespo import VESPO
 from grpo_verl_ext.preflight import names
 from grpo_verl_ext.verl_plugin import loss_config
 from grpo_verl_ext.verl_plugin.compose import composed
 
 PACKAGE = Path(grpo_verl_ext.__file__).parent
+GSPO, VESPO = (catalogue.ALGORITHMS[name] for name in ("gspo", "vespo"))
 PRESETS = {file.stem for file in (PACKAGE / "config" / "algo").glob("*.yaml")}
 ELSEWHERE = [
     file

@@ -100,7 +100,7 @@ FUNCTIONS = {
     **{each.__name__: of(each, *RATIO) for each in (ours.k1, ours.k2, ours.k3)},
     "with_k2_gradient": of(ours.with_k2_gradient, "rewards", *RATIO),
     "clipped_surrogate": of(ours.clipped_surrogate, *SURROGATE, **CLIPS),
-    "dual_clipped_surrogate": of(ours.dual_clipped_surrogate, *SURROGATE, **CLIPS, clip_ratio_c=3.0),
+    "dual clip": of(ours.clipped_surrogate, *SURROGATE, **CLIPS, clip_ratio_c=3.0),
     "geometric_mean_surrogate": of(
         ours.geometric_mean_surrogate, *SURROGATE, log_clip_low=0.4, log_clip_high=0.4
     ),
@@ -131,7 +131,7 @@ FUNCTIONS = {
         for baseline in (ours.group_scaled, ours.centred, ours.batch_scaled, ours.leave_one_out)
     },
     "per_prompt_token": of(ours.per_prompt_token, "advantages", "mask", "group"),
-    "without_truncated": lambda b: ours.without_truncated(b["advantages"], b["mask"], 2),
+    "learnt_from": lambda b: ours.advantages.learnt_from(b["mask"], 2),
     **{
         f"losses.{name}": lambda b, name=name: one_call(name, b)
         for name in ("grpo", "dapo_per_prompt", "dr_grpo", "gvpo", "clip_cov", "kl_cov", "vespo")

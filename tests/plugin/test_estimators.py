@@ -19,7 +19,8 @@ from verl.trainer.ppo.core_algos import (
 )
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token, without_truncated
+from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token
+from grpo_verl_ext.algorithms.advantages import learnt_from
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.config import Options
 
@@ -126,8 +127,9 @@ def test_mask_truncated():
 def test_truncated_responses_count_among_the_tokens_of_their_prompt():
     # Bit for bit the composition of the public functions on (B, T), which no estimator makes any more.
     group = dense_group_ids(IDS)
-    spread = outcome_advantages(token_level_rewards(), MASK, group, member=MASK.any(dim=-1))
-    wanted = per_prompt_token(without_truncated(spread, MASK, 4), MASK, group)
+    learnt = learnt_from(MASK, 4)
+    spread = outcome_advantages(token_level_rewards(), learnt, group, member=MASK.any(dim=-1))
+    wanted = per_prompt_token(spread, MASK, group)
     found = through_verl(algorithm("dapo_per_prompt", mask_truncated_completions=True, max_response_length=4))
     assert torch.equal(found, wanted)
     assert found[1, 0] != 0, "the other response of its prompt still learns"

@@ -27,7 +27,6 @@ GVPO_DISTILL = Algorithm(
         str(_no_reward.__doc__),
         _no_reward,
         sums_to_zero=True,
-        ignores_rewards=True,
         one_output=ONE_OUTPUT,
         requires=(
             *refused(In(ANCHOR, ("teacher",), "is the minimiser: without a reward nothing else is learned")),

@@ -113,9 +113,9 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         self, batch: Any, rows: TensorDict, teacher: Tensor, known: Tensor, is_stored: Tensor
     ) -> dict[str, float]:
         mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
-        member = ragged.row_has_tokens(mask, offsets)
-        own = ragged.row_sums(rows[Field.OLD_LOG_PROBS].values(), mask, offsets)
         lengths = ragged.row_lengths(mask, offsets)
+        member = lengths > 0
+        own = ragged.row_sums(rows[Field.OLD_LOG_PROBS].values(), mask, offsets)
         group = dense_group_ids(prompt_ids(batch))
         alpha = alpha_of(self.config.actor_rollout_ref.actor.policy_loss)
         residual = distillation.residuals(own - teacher, lengths, group, member, alpha)

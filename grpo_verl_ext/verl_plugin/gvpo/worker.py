@@ -67,13 +67,13 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         """Return f_i log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
         mask = data["response_mask"]
         rows = (mask.values(), mask.offsets())
-        member = ragged.row_has_tokens(*rows)
+        lengths = ragged.row_lengths(*rows)
+        member = lengths > 0
         log_prob = (
             ragged.row_sums(data[log_probs].values(), *rows)
             if data[log_probs].is_nested
             else torch.where(member, data[log_probs], 0)
         )
-        lengths = ragged.row_lengths(*rows)
         log_prob = gvpo.length_weight(lengths, alpha_of(self._config.policy_loss)) * log_prob
         index = data[wire.Field.GROUP_INDEX]
         sums = gvpo.drift_sums(log_prob, index, member, tu.get(data, key=wire.Field.NUM_GROUPS))

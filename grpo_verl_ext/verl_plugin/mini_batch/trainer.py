@@ -127,7 +127,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             return batch
         mask = nested(batch, "response_mask")["response_mask"]
         group = dense_group_ids(prompt_ids(batch))
-        member = ragged.row_has_tokens(mask.values(), mask.offsets())
+        member = ragged.row_lengths(mask.values(), mask.offsets()) > 0
         number_of = dict(self._number_of)
         numbers = [number_of.setdefault(key, len(number_of)) for key in batch.keys]  # padding comes last
         return put(

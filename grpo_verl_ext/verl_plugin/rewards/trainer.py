@@ -17,7 +17,6 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.rewards.functions import is_number
 from grpo_verl_ext.utils.keys import AGENT_LOOP
 from grpo_verl_ext.verl_plugin.batch.fields import are_responses, nested
@@ -119,7 +118,7 @@ def _dumped_columns(batch: Any, data: TensorDict) -> _Columns:
     row = torch.tensor([number for number, steps in enumerate(own.values()) for _ in steps]).long()
     end = torch.tensor([end for steps in own.values() for _, end in steps]).long()
     advantages = data["advantages"]
-    taught = iter(ragged.at(advantages.values(), advantages.offsets(), row, end).tolist())
+    taught = iter(advantages.values()[advantages.offsets()[row] + end].tolist())
     return {
         "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
         "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
