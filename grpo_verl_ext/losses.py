@@ -24,28 +24,15 @@ from torch import Tensor
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
-from grpo_verl_ext.catalogue import (
-    Algorithm,
-    Estimator,
-    GroupLoss,
-    Loss,
-    Preset,
-    TokenLoss,
-    counts_prompts,
-    evaluation,
-)
+from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, evaluation
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import read_section
 
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
-_OF_TOKEN_LOSSES = {
-    "off_policy_mask_threshold": "nats per token; responses with A < 0 that moved further get no gradient.",
-    "rollout_is_weights": "weights of the tokens, (B, T), constants.",
-}
-"""What every loss of tokens takes besides its settings, with its description."""
-
+_COLUMNS = (*_ARGUMENTS, "advantages", "rewards", "groups", "reward_weights", "rollout_is_weights")
+"""Arguments that are no number or name."""
 
 _OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """A function of this module: (B, T) tensors → loss (), metrics () each."""
@@ -78,8 +65,11 @@ def _is_own(algorithm: Algorithm) -> bool:
 
 @functools.cache
 def _function_named(name: str) -> _OneCallLoss:
-    algorithm = catalogue.ALGORITHMS[name]
-    signature = _signature(algorithm)
+    algorithm, kind = catalogue.ALGORITHMS[name], inspect.Parameter
+    keywords = _keywords(algorithm)
+    positional = [kind(each, kind.POSITIONAL_OR_KEYWORD) for each in _ARGUMENTS]
+    named = [kind(each, kind.KEYWORD_ONLY, default=default) for each, (default, _) in keywords.items()]
+    signature = inspect.Signature([*positional, *named])
 
     def function(*args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Tensor]]:
         given = signature.bind(*args, **kwargs)
@@ -87,7 +77,7 @@ def _function_named(name: str) -> _OneCallLoss:
         return _evaluated(algorithm, given.arguments)
 
     function.__name__ = function.__qualname__ = algorithm.name
-    function.__doc__ = _doc_of(algorithm)
+    function.__doc__ = _doc_of(algorithm, {each: words for each, (_, words) in keywords.items()})
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
@@ -95,67 +85,62 @@ def _function_named(name: str) -> _OneCallLoss:
 # Arguments
 
 
-def _takes_rewards(algorithm: Algorithm) -> bool:
-    return isinstance(algorithm.estimator, Estimator) and not algorithm.estimator.needs_steps
-
-
-def _signature(algorithm: Algorithm) -> inspect.Signature:
-    kind, empty = inspect.Parameter, inspect.Parameter.empty
-    others: dict[str, Any] = {"advantages": None}
-    if _takes_rewards(algorithm):
-        others["rewards"] = None
-    if _takes_rewards(algorithm) or counts_prompts(algorithm.loss):
-        others["groups"] = None
-    if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
-        others["loss_scale_factor"] = empty
-    others |= _settings(algorithm)
-    if isinstance(algorithm.loss, TokenLoss):
-        others |= dict.fromkeys(_OF_TOKEN_LOSSES)
-    positional = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in _ARGUMENTS]
-    named = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in others.items()]
-    return inspect.Signature([*positional, *named])
-
-
 def _preset_of(algorithm: Algorithm) -> Preset:
     return catalogue.PRESETS.get(algorithm.values_of or algorithm.name, Preset())
 
 
-def _settings(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the keys that loss and estimator read, with the preset's values."""
-    preset = _preset_of(algorithm)
-    settings: dict[str, Any] = {key: value for key, value in preset.numbers.items() if key != _CLIPS[0]}
-    if algorithm.loss.options is not None:
-        settings |= {name: each.default for name, each in algorithm.loss.options.model_fields.items()}
-        settings |= preset.options
-    if isinstance(algorithm.estimator, Estimator) and _takes_rewards(algorithm):
-        if algorithm.estimator.several_rewards:
-            settings["reward_weights"] = None
-        elif algorithm.estimator.baseline is None:
-            settings["scale_rewards"] = preset.scale_rewards or next(iter(evaluation.BASELINES))
-    if algorithm.loss.needs is not None and not algorithm.loss.needs.of_prompts:
-        settings["seed"] = 0
-    return settings
+def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
+    """Return name → (default, the preset's where it has one, and description) of all but `_ARGUMENTS`."""
+    loss, estimator, preset = algorithm.loss, algorithm.estimator, _preset_of(algorithm)
+    fields = loss.options.model_fields if loss.options else {}
+    found: dict[str, tuple[Any, str]] = {"advantages": (None, "(B, T), where they are computed already.")}
+    of_rewards: dict[str, tuple[Any, str]] = {}
+    if isinstance(estimator, Estimator) and not estimator.needs_steps:
+        shape = "(B,), one for each response"
+        if estimator.several_rewards:
+            shape = "(B, M), M rewards of each response"
+            of_rewards["reward_weights"] = (None, "weights of the rewards, 1 each by default.")
+        elif estimator.baseline is None:
+            names = tuple(evaluation.BASELINES)
+            words = f"standard deviation to divide by: {', '.join(names)}."
+            of_rewards["scale_rewards"] = (preset.scale_rewards or names[0], words)
+        found["rewards"] = (None, f"in the place of advantages; {shape}.")
+    if "rewards" in found or catalogue.counts_prompts(loss):
+        found["groups"] = (None, "(B,), a prompt id a row.")
+    if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
+        found["loss_scale_factor"] = (inspect.Parameter.empty, "L, the generation budget in tokens.")
+    for key, value in preset.numbers.items():
+        if key != _CLIPS[0]:
+            found[key] = (value, "as verl's key of this name.")
+    for name, each in fields.items():
+        found[name] = (preset.options.get(name, each.default), f"{each.description}.")
+    found |= of_rewards
+    if loss.needs is not None and not loss.needs.of_prompts:
+        found["seed"] = (0, "of what is drawn; another one at each update.")
+    if isinstance(loss, TokenLoss):
+        words = "nats per token; responses with A < 0 that moved further get no gradient."
+        found["off_policy_mask_threshold"] = (None, words)
+        found["rollout_is_weights"] = (None, "weights of the tokens, (B, T), constants.")
+    return found
 
 
-def _config(algorithm: Algorithm, given: Mapping[str, Any], prompts: int | None) -> DictConfig:
+def _config(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, prompts: int | None) -> DictConfig:
     """Return the arguments as the keys of verl's ActorConfig that losses and averages read."""
-    mask, loss, numbers = given["response_mask"], algorithm.loss, _preset_of(algorithm).numbers
-    options = loss.options.model_fields if loss.options else ()
-    threshold = {"off_policy_mask_threshold": _plain(given.get("off_policy_mask_threshold"))}
-    of_loss = {"loss_mode": loss.name} | threshold | {name: _plain(given[name]) for name in options}
-    counts = {"dp_size": 1, "batch_num_tokens": int(mask.bool().sum()), "global_batch_size": len(mask) or 1}
+    loss, numbers = algorithm.loss, _preset_of(algorithm).numbers
+    own = ("off_policy_mask_threshold", *(loss.options.model_fields if loss.options else ()))
+    counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask) or 1}
     config: DictConfig = OmegaConf.create(
         dict.fromkeys(_CLIPS)
         # what verl takes where a side has no value
         | {"clip_ratio": numbers.get("clip_ratio", 0.2 if {*_CLIPS[1:3]} <= given.keys() else None)}
-        | {name: _plain(given[name]) for name in (*numbers, "seed") if name in given}
+        | {name: given[name] for name in (*numbers, "seed") if name in given}
         | {
             "loss_agg_mode": algorithm.loss_agg_mode,
-            "loss_scale_factor": _plain(given.get("loss_scale_factor")),
+            "loss_scale_factor": given.get("loss_scale_factor"),
             "use_dynamic_bsz": False,
             "rollout_n": len(mask) / prompts if prompts else 1,
             "global_batch_info": counts,
-            "policy_loss": of_loss,
+            "policy_loss": {"loss_mode": loss.name} | {name: given.get(name) for name in own},
         }
     )
     for check in loss.settings:
@@ -163,33 +148,28 @@ def _config(algorithm: Algorithm, given: Mapping[str, Any], prompts: int | None)
     return config
 
 
-def _plain(value: Any) -> Any:
-    """Return the Python number of a number of torch's or numpy's; all else as it is."""
-    return value.item() if hasattr(value, "item") else value
-
-
 # What is computed of them
 
 
-def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+def _evaluated(algorithm: Algorithm, given: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
     check_matrix(response_mask=given["response_mask"])
-    mask = given["response_mask"].bool()
-    loss, given = algorithm.loss, {**given, "response_mask": mask}
-    log_probs = {name: given[name] for name in _ARGUMENTS[:2]}
-    check_floating(**log_probs)
-    check_same_shape(response_mask=mask, **log_probs)
+    loss, mask = algorithm.loss, given["response_mask"].bool()
+    # A number of torch's or numpy's is a number.
+    plain = {name: x.item() if hasattr(x, "item") else x for name, x in given.items() if name not in _COLUMNS}
     group = _group_of(algorithm, given)
-    config = _config(algorithm, given, None if group is None else len({*group.tolist()}))
-    advantages = _advantages(algorithm, given, group)
-    check_floating(advantages=advantages)
-    check_same_shape(response_mask=mask, advantages=advantages)
-    tokens = evaluation.Tokens(given["log_prob"], given["old_log_prob"].detach(), advantages.detach(), mask)
+    config = _config(algorithm, plain, mask, None if group is None else len({*group.tolist()}))
+    columns = {name: given[name] for name in _ARGUMENTS[:2]}
+    columns["advantages"] = _advantages(algorithm, given, mask, group)
+    check_floating(**columns)
+    check_same_shape(response_mask=mask, **columns)
+    log_prob, old_log_prob, advantages = columns.values()
+    tokens = evaluation.Tokens(log_prob, old_log_prob.detach(), advantages.detach(), mask)
     if group is None:
         group = torch.arange(len(mask), device=mask.device)
     options: Any = None
-    if (model := loss.options) is not None:
-        own = {name: _plain(given[name]) for name in model.model_fields}
-        options = read_section(model, own, algorithm.name)
+    if loss.options is not None:
+        own = {name: plain[name] for name in loss.options.model_fields}
+        options = read_section(loss.options, own, algorithm.name)
     statistic: Any = evaluation.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
     if isinstance(loss, GroupLoss):
         groups = evaluation.group_rows(tokens, group, statistic, options.gvpo_alpha)
@@ -202,7 +182,7 @@ def _evaluated(algorithm: Algorithm, given: Mapping[str, Any]) -> tuple[Tensor, 
 def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
     groups, mask = given.get("groups"), given["response_mask"]
     if groups is None:
-        if given.get("rewards") is not None or counts_prompts(algorithm.loss):
+        if given.get("rewards") is not None or catalogue.counts_prompts(algorithm.loss):
             raise TensorError(
                 f"groups is None; {algorithm.name} compares the responses to a prompt; valid is (B,), one "
                 f"prompt id a row. Pass groups=<{len(mask)} ids>"
@@ -214,38 +194,40 @@ def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
 
 
 @torch.no_grad()
-def _advantages(algorithm: Algorithm, given: Mapping[str, Any], group: Tensor | None) -> Tensor:
+def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, group: Tensor | None) -> Any:
     """Return the advantages that were given, or those of the rewards: (B, T)."""
-    advantages, rewards, mask = given["advantages"], given.get("rewards"), given["response_mask"]
+    advantages, rewards, estimator = given["advantages"], given.get("rewards"), algorithm.estimator
     if (advantages is None) == (rewards is None):
-        valid = "advantages, or rewards with groups" if _takes_rewards(algorithm) else "advantages"
+        valid = "advantages, or rewards with groups" if "rewards" in given else "advantages"
         raise TensorError(
             f"{algorithm.name} has {'neither' if rewards is None else 'both'} advantages and rewards; valid "
             f"is one of them. Pass {valid}"
         )
     if rewards is None:
-        assert isinstance(advantages, Tensor)
         return advantages
-    estimator = algorithm.estimator
     assert isinstance(estimator, Estimator)
     assert group is not None
     check_floating(rewards=rewards)
     # As in a training: their sums are fp32 or better.
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
-    if given.get("scale_rewards", "none") not in evaluation.BASELINES:
-        key, names = "scale_rewards", tuple(evaluation.BASELINES)
-        raise SettingError(key, given[key], valid=names, fix=f"{key}='{names[0]}'")
-    member, learnt, weights = torch.ones_like(group, dtype=torch.bool), mask.bool(), None
+    scale, weights = given.get("scale_rewards", "none"), given.get("reward_weights")
+    if scale not in evaluation.BASELINES:
+        names = tuple(evaluation.BASELINES)
+        raise SettingError("scale_rewards", scale, valid=names, fix=f"scale_rewards='{names[0]}'")
     if estimator.several_rewards:
         check_matrix(rewards=rewards)
-        if given["reward_weights"] is not None:
-            weights = [float(each) for each in given["reward_weights"]]
     else:
         check_same_shape(response_mask=mask[:, 0], rewards=rewards)
     found = evaluation.response_advantages(
-        estimator, rewards, group, member, learnt, scale_rewards=given.get("scale_rewards"), weights=weights
+        estimator,
+        rewards,
+        group,
+        torch.ones_like(group, dtype=torch.bool),
+        mask,
+        scale_rewards=scale,
+        weights=None if weights is None else [float(each) for each in weights],
     )
-    return evaluation.token_advantages(estimator, found.to(rewards.dtype), mask, learnt, group)
+    return evaluation.token_advantages(estimator, found.to(rewards.dtype), mask, mask, group)
 
 
 # Docstrings
@@ -265,7 +247,6 @@ Args:
     log_prob: log π_θ of the sampled tokens, (B, T), nats.
     old_log_prob: the same under the policy before the updates, a constant.
     response_mask: nonzero on the tokens that the policy wrote, (B, T).
-    advantages: (B, T), where they are computed already.
 {arguments}
 Returns:
     The loss, and metrics by the names that verl logs.
@@ -291,54 +272,33 @@ Example:
 """
 
 
-def _doc_of(algorithm: Algorithm) -> str:
+def _doc_of(algorithm: Algorithm, keywords: Mapping[str, str]) -> str:
     loss, estimator = algorithm.loss, algorithm.estimator
-    formula = loss.doc
+    formula, average = loss.doc, f"as ``loss_agg_mode={algorithm.loss_agg_mode}``, over P prompts."
     if isinstance(loss, TokenLoss):
         formula = loss.doc or str(loss.per_token.__doc__)
-    average = loss.average.doc if isinstance(loss, TokenLoss) and loss.average else ""
-    lines, given = [], ["advantages=torch.tensor([[0.5, 0.5], [-0.5, 0.0]])"]
-    advantages = ""
-    if isinstance(estimator, Estimator) and _takes_rewards(algorithm):
-        several = estimator.several_rewards
+        average = loss.average.doc if loss.average else average
+    advantages, given = "", "advantages=torch.tensor([[0.5, 0.5], [-0.5, 0.0]])"
+    if "rewards" in keywords:
+        assert isinstance(estimator, Estimator)
         advantages = f"Advantages of ``rewards``: {_before_sections(estimator.doc)}\n\n"
-        shape = "(B, M), M rewards of each response" if several else "(B,), one for each response"
-        lines += [f"rewards: in the place of advantages; {shape}.", "groups: (B,), a prompt id a row."]
-        given = [f"rewards=torch.tensor({[[1.0], [0.0]] if several else [1.0, 0.0]})", 'groups=["a", "a"]']
-    if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
-        lines.append("loss_scale_factor: L, the generation budget in tokens.")
-        given.append("loss_scale_factor=2")
-    lines += [f"{name}: {_described(loss, name)}" for name in _settings(algorithm)]
-    if isinstance(loss, TokenLoss):
-        lines += [f"{name}: {description}" for name, description in _OF_TOKEN_LOSSES.items()]
+        rewards = [[1.0], [0.0]] if estimator.several_rewards else [1.0, 0.0]
+        given = f'rewards=torch.tensor({rewards}), groups=["a", "a"]'
+    if "loss_scale_factor" in keywords:
+        given += ", loss_scale_factor=2"
     return _DOC.format(
         source=", ".join(filter(None, (algorithm.title, algorithm.paper))),
         preset=algorithm.values_of or algorithm.name,
         advantages=advantages,
         loss=_before_sections(formula),
-        average=_before_sections(
-            average or f"as ``loss_agg_mode={algorithm.loss_agg_mode}``, over P prompts."
-        ),
-        arguments="".join(f"    {line}\n" for line in lines),
+        average=_before_sections(average),
+        arguments="".join(f"    {name}: {words}\n" for name, words in keywords.items()),
         name=algorithm.name,
-        given=", ".join(given),
+        given=given,
     )
 
 
 def _before_sections(doc: str) -> str:
     """Return a docstring as far as its arguments and errors."""
-    return re.split(r"^(?:Args|Attributes|Raises):$", inspect.cleandoc(doc), maxsplit=1, flags=re.M)[
-        0
-    ].strip()
-
-
-def _described(loss: Loss, name: str) -> str:
-    """Return what a setting is, as on the page of settings."""
-    fields = loss.options.model_fields if loss.options else {}
-    if name in fields:
-        return f"{fields[name].description}."
-    return {
-        "scale_rewards": f"standard deviation to divide by: {', '.join(evaluation.BASELINES)}.",
-        "reward_weights": "weights of the rewards, 1 each by default.",
-        "seed": "of what is drawn; another one at each update.",
-    }.get(name, "as verl's key of this name.")
+    sections = re.split(r"^(?:Args|Attributes|Raises):$", inspect.cleandoc(doc), maxsplit=1, flags=re.M)
+    return sections[0].strip()
