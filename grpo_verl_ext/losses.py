@@ -26,10 +26,10 @@ from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, evaluation
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
+from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import read_section
 
-_CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
 _COLUMNS = (*_ARGUMENTS, "advantages", "rewards", "groups", "reward_weights", "rollout_is_weights")
 """Arguments that are no number or name."""
@@ -110,7 +110,7 @@ def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
     if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
         found["loss_scale_factor"] = (inspect.Parameter.empty, "L, the generation budget in tokens.")
     for key, value in preset.numbers.items():
-        if key != _CLIPS[0]:
+        if key != CLIPS[0]:
             found[key] = (value, "as verl's key of this name.")
     for name, each in fields.items():
         found[name] = (preset.options.get(name, each.default), f"{each.description}.")
@@ -130,9 +130,9 @@ def _config(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, prompt
     own = ("off_policy_mask_threshold", *(loss.options.model_fields if loss.options else ()))
     counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask) or 1}
     config: DictConfig = OmegaConf.create(
-        dict.fromkeys(_CLIPS)
+        dict.fromkeys(CLIPS)
         # what verl takes where a side has no value
-        | {"clip_ratio": numbers.get("clip_ratio", 0.2 if {*_CLIPS[1:3]} <= given.keys() else None)}
+        | {"clip_ratio": numbers.get("clip_ratio", 0.2 if {*CLIPS[1:3]} <= given.keys() else None)}
         | {name: given[name] for name in (*numbers, "seed") if name in given}
         | {
             "loss_agg_mode": algorithm.loss_agg_mode,

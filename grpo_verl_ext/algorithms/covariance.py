@@ -9,9 +9,6 @@ Clip-Cov gives no gradient to some tokens with large c, KL-Cov adds a penalty to
 choose among all tokens of the mini-batch, so the choice is a statistic, a constant of the loss.
 
 Shapes: (R, T) each, of `mini_batch.MiniBatchRows`; chosen tokens are True.
-
-Raises:
-    TensorError: shapes that differ, or advantages that are integers.
 """
 
 import torch

@@ -25,9 +25,6 @@ def mirror_descent_loss(
     Args:
         advantages: A_i at every token, in reward units.
         tau: τ > 0, in reward units per nat.
-
-    Raises:
-        TensorError: shapes that differ, or advantages that are integers.
     """
     check_floating(advantages=advantages)
     check_same_shape(log_prob=log_prob, advantages=advantages)

@@ -53,7 +53,7 @@ def clipped_surrogate(
     if clip_ratio_c is None:
         return loss
     # NaN < 0 is false, so what stands under the mask bounds nothing.
-    return torch.minimum(loss, torch.where(advantages < 0, -clip_ratio_c * advantages, torch.inf))
+    return torch.minimum(loss, torch.where(advantages < 0, -float(clip_ratio_c) * advantages, torch.inf))
 
 
 def geometric_mean_surrogate(

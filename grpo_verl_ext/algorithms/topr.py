@@ -19,9 +19,6 @@ def topr_loss(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, respon
     ``log_prob`` alone; summed over tokens it is −w_i A_i ∇log π_θ(y_i).
 
     arXiv 2503.14286, the gradient of J_TOPR, with A in the place of the reward minus a baseline.
-
-    Raises:
-        TensorError: shapes that differ, or advantages that are integers.
     """
     check_floating(advantages=advantages)
     check_same_shape(log_prob=log_prob, advantages=advantages)

@@ -48,9 +48,6 @@ def vespo_loss(
 
     arXiv 2602.10693 §3.4. Differs from the paper: log ρ of a token is limited to ±20, and log W to
     [log 1e-8, 20]. The same as TRL's ``loss_type="vespo"`` without rollout weights.
-
-    Raises:
-        TensorError: shapes that differ, or advantages that are integers.
     """
     check_floating(advantages=advantages)
     check_same_shape(log_prob=log_prob, advantages=advantages)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
@@ -60,44 +60,43 @@ FAILED: dict[str, str] = {}
 """Algorithms of other packages that could not be entered → why."""
 
 _listeners: list[Callable[[Estimator | Loss], None]] = []
-_Named = TypeVar("_Named", Estimator, Loss)
 
 
 def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
-    """Add an algorithm to the catalogue.
-
-    Args:
-        algorithm: its record.
-        presets: the folder in which ``algo/NAME.yaml`` is its preset.
+    """Add an algorithm to the catalogue; ``algo/NAME.yaml`` in the folder ``presets`` is its preset.
 
     Raises:
-        RecordError: the name is taken, or the preset says something else than the record.
+        RecordError: a name is taken, or the preset says something else than the record.
     """
-    if algorithm.name in ALGORITHMS:
-        raise RecordError(
-            algorithm.name, "name", algorithm.name, "an algorithm of this name is there already"
-        )
-    preset = None
-    if algorithm.has_preset:
-        preset = read_preset(algorithm, presets)
-    _refuse_taken(algorithm)
-    if isinstance(algorithm.estimator, Estimator):
-        _enter_function(ESTIMATORS, algorithm.estimator)
-    if isinstance(algorithm.loss, VerlsLoss):
-        VERLS_LOSSES.setdefault(algorithm.loss.name, algorithm.loss)
-    else:
-        _enter_function(LOSSES, algorithm.loss)
-    ALGORITHMS[algorithm.name] = algorithm
+    name, estimator, loss = algorithm.name, algorithm.estimator, algorithm.loss
+    if name in ALGORITHMS:
+        raise RecordError(name, "name", name, "an algorithm of this name is there already")
+    preset = read_preset(algorithm, presets) if algorithm.has_preset else None
+    others: tuple[tuple[str, Mapping[str, Any], Any], ...] = (
+        ("estimator", ESTIMATORS, estimator),
+        ("loss", {**LOSSES, **VERLS_LOSSES}, loss),
+    )
+    for field, taken, record in others:
+        if taken.get(record.name, record) is not record:
+            raise RecordError(name, field, record.name, "another record has one of this name")
+    for other in LOSSES.values():
+        mine, theirs = (each.options.model_fields if each.options else {} for each in (loss, other))
+        for key in mine.keys() & theirs.keys():
+            if mine[key].default != theirs[key].default:
+                why = f"its default is another than in the loss {other.name}"
+                raise RecordError(name, "options", key, why)
+    ALGORITHMS[name] = algorithm
     if preset is not None:
-        PRESETS[algorithm.name] = preset
-
-
-def _enter_function(table: dict[str, _Named], record: _Named) -> None:
-    """Add an estimator or a loss, which several algorithms may share."""
-    if record.name not in table:
-        table[record.name] = record
-        for listener in _listeners:
-            listener(record)
+        PRESETS[name] = preset
+    if isinstance(loss, VerlsLoss):
+        VERLS_LOSSES.setdefault(loss.name, loss)
+    own: tuple[tuple[dict[str, Any], Any], ...] = ((ESTIMATORS, estimator), (LOSSES, loss))
+    for table, record in own:
+        # Several algorithms may share one.
+        if isinstance(record, Estimator | TokenLoss | GroupLoss) and record.name not in table:
+            table[record.name] = record
+            for listener in _listeners:
+                listener(record)
 
 
 def listen(listener: Callable[[Estimator | Loss], None]) -> None:
@@ -134,9 +133,6 @@ def check_one_preset(words: Sequence[str], config_name: str, preset: object) -> 
         words: of a training's command.
         config_name: Hydra's.
         preset: ``algorithm.grpo_ext.preset`` of what they compose.
-
-    Raises:
-        SettingError: a training has several presets, mixtures under the name of the last, or another file's.
     """
     loader = GlobalHydra.instance().config_loader()
     files = loader.compute_defaults_list(config_name, [*words], RunMode.RUN).defaults
@@ -218,24 +214,6 @@ def learns_from_several_rewards(config: DictConfig) -> bool:
     return estimator is not None and estimator.several_rewards
 
 
-def _refuse_taken(algorithm: Algorithm) -> None:
-    """Refuse an estimator or loss under another record's name, and a key with another default than there."""
-    found: tuple[tuple[str, Mapping[str, Any], Any], ...] = (
-        ("estimator", ESTIMATORS, algorithm.estimator),
-        ("loss", {**LOSSES, **VERLS_LOSSES}, algorithm.loss),
-    )
-    for field, table, record in found:
-        if table.get(record.name, record) is not record:
-            raise RecordError(algorithm.name, field, record.name, "another record has one of this name")
-    for loss in LOSSES.values():
-        mine, others = (each.options.model_fields if each.options else {} for each in (algorithm.loss, loss))
-        for name in mine.keys() & others.keys():
-            if mine[name].default != others[name].default:
-                raise RecordError(
-                    algorithm.name, "options", name, f"its default is another than in the loss {loss.name}"
-                )
-
-
 @functools.cache
 def enter_foreign() -> None:
     """Enter the algorithms of other packages, once; one that fails is in `FAILED`."""
@@ -249,13 +227,9 @@ def _enter_entry(entry: EntryPoint) -> None:
     enter(record, presets_of(entry))
 
 
-_modules = [import_module(each.name) for each in pkgutil.iter_modules(__path__, f"{__name__}.")]
-_own = {  # once, though a module may import another's
-    value.name: value
-    for module in _modules
-    for value in vars(module).values()
-    if isinstance(value, Algorithm)
-}
+_values = (vars(import_module(each.name)).values() for each in pkgutil.iter_modules(__path__, f"{__name__}."))
+# Once, though a module may import another's.
+_own = {each.name: each for values in _values for each in values if isinstance(each, Algorithm)}
 # GRPO first, of which most others are variants.
 for _name in sorted(_own, key=lambda name: (name != GRPO.name, name)):
     enter(_own[_name])

@@ -39,11 +39,7 @@ class MiniBatch:
 
     @classmethod
     def from_config(cls, config: Any) -> MiniBatch:
-        """Read the counts that verl's ``ppo_loss`` puts into ``config.global_batch_info``.
-
-        Raises:
-            ValueError: a count is missing; a local one instead would make the loss split-dependent.
-        """
+        """Read ``config.global_batch_info``; a local count instead would make a loss split-dependent."""
         counts = {key: config.global_batch_info.get(key) for key in _COUNTS}
         for key, value in counts.items():
             if value is None:

@@ -24,13 +24,14 @@ def clip_range(config: Any) -> dict[str, float]:
 
 def clipped_loss(name: str, average: Average) -> TokenLoss:
     """Return the clipped surrogate, with the dual clip unless c is null, and an average of its own."""
-
-    def keywords(config: Any) -> dict[str, Any]:
-        c = config.clip_ratio_c
-        return {**clip_range(config), "clip_ratio_c": None if c is None else float(c)}
-
-    settings = (check_clip_range,)
-    return TokenLoss(name, clipped_surrogate, average, token_events, keywords=keywords, settings=settings)
+    return TokenLoss(
+        name,
+        clipped_surrogate,
+        average,
+        token_events,
+        keywords=lambda config: {**clip_range(config), "clip_ratio_c": config.clip_ratio_c},
+        settings=(check_clip_range,),
+    )
 
 
 def check_clip_range(actor: Mapping[str, Any]) -> None:

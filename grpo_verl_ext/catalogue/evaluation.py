@@ -62,9 +62,6 @@ def response_advantages(  # rewards with all that is known of their rows
         learnt: the tokens that are learnt from; a weight that must sum to zero counts no row without any.
         scale_rewards: a name of `BASELINES`, for an estimator without a baseline of its own.
         weights: of M rewards; None: 1 each.
-
-    Raises:
-        ValueError: rewards that are not finite, or too large, and would spoil their whole group.
     """
     if estimator.sums_to_zero:
         member = member & adv.has_tokens(learnt)
@@ -201,13 +198,13 @@ def _clipped(events: surrogate.TokenEvents) -> dict[str, Tensor]:
 _TERM_METRICS = ("actor/gvpo_loss", "actor/gvpo_reward_term", "actor/gvpo_var_term", "actor/gvpo_cov_term")
 _DRIFT = "actor/gvpo_drift"
 _COVARIANCES = tuple(f"actor/gvpo_{name}" for name in gvpo_terms.Moments._fields[:3])
-"""The first moments are reported; a worker adds the others up (`GroupLossResult.moments`)."""
+"""The first moments are reported; a worker adds the others up (`_GroupLossResult.moments`)."""
 _LOG_PROB_GAP = "actor/gvpo_log_prob_gap"
 SUMMED_METRICS = (*_TERM_METRICS, *_COVARIANCES, _DRIFT, _LOG_PROB_GAP)
 """Metrics that verl adds up: each micro-batch reports its share of the mini-batch's value."""
 
 
-class GroupLossResult(NamedTuple):
+class _GroupLossResult(NamedTuple):
     """GVPO's loss, (), its metrics, and what a worker adds up over micro-batches.
 
     Attributes:
@@ -223,7 +220,7 @@ class GroupLossResult(NamedTuple):
 
 def group_loss(
     options: GvpoOptions, tokens: Tokens, groups: formulas.GroupRows, config: Any
-) -> GroupLossResult:
+) -> _GroupLossResult:
     """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1), or one of its paper's ablation: (B, T) → ()."""
     log_prob, old_log_prob, advantages, response_mask = tokens
     beta, mini_batch = float(options.gvpo_beta), MiniBatch.from_config(config)
@@ -254,7 +251,7 @@ def group_loss(
         )
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
     metrics |= metrics_of(of_tokens, response_mask, config, mini_batch)
-    return GroupLossResult(loss, metrics, torch.where(is_member, -residual.detach(), 0), moments)
+    return _GroupLossResult(loss, metrics, torch.where(is_member, -residual.detach(), 0), moments)
 
 
 def mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:

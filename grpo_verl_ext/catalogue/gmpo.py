@@ -8,7 +8,7 @@ from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_MEAN
 from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES
+from grpo_verl_ext.catalogue.requires import ONE_OUTPUT, WHOLE_RESPONSES
 
 _GMPO = Algorithm(
     "gmpo",

@@ -10,9 +10,16 @@ from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.catalogue.requires import AtLeast, In, Off, refused
+from grpo_verl_ext.catalogue.requires import (
+    ONE_OUTPUT,
+    WHOLE_RESPONSES,
+    AtLeast,
+    In,
+    Off,
+    refused,
+    several_policies,
+)
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WHOLE_RESPONSES, several_policies
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option

@@ -6,12 +6,14 @@ from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.requires import Null, Off, refused
-from grpo_verl_ext.catalogue.weights import (
+from grpo_verl_ext.catalogue.requires import (
     ONE_OUTPUT,
     WEIGHTS,
     WHOLE_RESPONSES,
+    Null,
+    Off,
     is_stored,
+    refused,
     several_policies,
 )
 from grpo_verl_ext.utils.keys import BYPASS, POLICY_LOSS, SECTION

@@ -50,8 +50,14 @@ class Preset:
 
     @cached_property
     def comments(self) -> dict[str, str]:
-        """Dotted key → the comment of the file that gives the value's source."""
-        return comments_of(self.text)
+        """Dotted key → the comment of the file that gives the value's source.
+
+        That is the comment above it; without one, that of the key before it in the same section, or of the
+        section. A comment of ours says nothing of the keys that follow it.
+        """
+        root = yaml.compose(self.text)
+        assert isinstance(root, yaml.MappingNode)
+        return {key: comment for key, comment in _commented(root, "", "", self.text.splitlines()) if comment}
 
 
 def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
@@ -83,17 +89,6 @@ def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
         cast(DictConfig, values),
         text,
     )
-
-
-def comments_of(text: str) -> dict[str, str]:
-    """Return dotted key → the comment of a preset's file that gives its source.
-
-    That is the comment above it; without one, that of the key before it in the same section, or of the
-    section. A comment of ours says nothing of the keys that follow it.
-    """
-    root = yaml.compose(text)
-    assert isinstance(root, yaml.MappingNode)
-    return {key: comment for key, comment in _commented(root, "", "", text.splitlines()) if comment}
 
 
 def _commented(

@@ -135,13 +135,7 @@ class TokenLoss(Loss):
 
 @dataclass(frozen=True)
 class GroupLoss(Loss):
-    """GVPO's loss: it needs all responses of a prompt in each optimizer step, and their mean log-ratio.
-
-    Attributes:
-        mode: the ``actor.loss_agg_mode`` by which verl must aggregate KL and entropy.
-    """
-
-    mode: str = "seq-mean-token-sum"
+    """GVPO's loss: it needs all responses of a prompt in each optimizer step, and their mean log-ratio."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,7 @@ def mode_of(loss: Loss) -> str | None:
     """Return the ``actor.loss_agg_mode`` that a loss needs; None where it averages as that key says."""
     if isinstance(loss, TokenLoss):
         return None if loss.average is None else loss.average.mode
-    return loss.mode if isinstance(loss, GroupLoss) else None
+    return "seq-mean-token-sum" if isinstance(loss, GroupLoss) else None
 
 
 @dataclass(frozen=True)
@@ -185,9 +179,6 @@ class Algorithm:
         no_call: why `grpo_verl_ext.losses` has no function of it; empty if it has one.
         title: authors and title of the paper.
         fixes: what the paper says is wrong without it, or what it is for, in one line.
-
-    Raises:
-        RecordError: a field contradicts another.
     """
 
     name: str

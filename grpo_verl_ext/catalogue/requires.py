@@ -14,7 +14,16 @@ from typing import Any
 from omegaconf import DictConfig
 
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, FULLY_ASYNC, MODE, ONE_STEP_OFF, SECTION, setting
+from grpo_verl_ext.utils.keys import (
+    ACTOR,
+    BYPASS,
+    CORRECTION,
+    FULLY_ASYNC,
+    MODE,
+    ONE_STEP_OFF,
+    SECTION,
+    setting,
+)
 
 Condition = Callable[[DictConfig], bool]
 """Whether a training uses something; the page of support has the docstring."""
@@ -22,7 +31,7 @@ Condition = Callable[[DictConfig], bool]
 VERLS_MODES = ("sync", "colocate_async", "separate_async")
 OUR_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
 FULLY_ASYNC_DRIVER = "verl.experimental.fully_async_policy"
-ONE_STEP_OFF_DRIVER = "verl.experimental.one_step_off_policy"
+_ONE_STEP_OFF_DRIVER = "verl.experimental.one_step_off_policy"
 _V0 = "trainer.use_v1=false"
 STATISTIC_ENGINES = ("fsdp2", "fsdp")
 """Values of ``actor.strategy`` with which later updates of losses with a statistic were tested."""
@@ -158,10 +167,10 @@ def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
 
 class _Trainer(In):
     def value(self, config: DictConfig) -> str:
-        return trainer_of(config)
+        return _trainer_of(config)
 
     def holds(self, config: DictConfig) -> bool:
-        known = (*VERLS_MODES, *OUR_MODES, FULLY_ASYNC_DRIVER, ONE_STEP_OFF_DRIVER, _V0)
+        known = (*VERLS_MODES, *OUR_MODES, FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
         return self.value(config) in self.values or self.value(config) not in known
 
     def typed(self, config: DictConfig) -> str:
@@ -185,15 +194,62 @@ def refused(*rows: In) -> tuple[In, ...]:
     return tuple(replace(row, refuse=True) for row in rows)
 
 
-def trainer_of(config: DictConfig) -> str:
+def _trainer_of(config: DictConfig) -> str:
     """Return the mode of verl's v1 trainers, `_V0`, or the module of another driver of verl's."""
     if FULLY_ASYNC in config:
         return FULLY_ASYNC_DRIVER
     if ONE_STEP_OFF in config:
-        return ONE_STEP_OFF_DRIVER
+        return _ONE_STEP_OFF_DRIVER
     return str(setting(config, MODE, "")) if setting(config, "trainer.use_v1", True) else _V0
 
 
 def runs_v1(config: DictConfig) -> bool:
     """Whether ``main_ppo`` runs the training, with one of verl's v1 trainers or of somebody's own."""
-    return trainer_of(config) not in (FULLY_ASYNC_DRIVER, ONE_STEP_OFF_DRIVER, _V0)
+    return _trainer_of(config) not in (FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
+
+
+# Rows of losses that weigh a response by the log-ratio of the whole response, π to an older policy
+
+ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
+"""Why such losses refuse a session with several outputs."""
+WEIGHTS = f"{CORRECTION}.rollout_is"
+_CACHE = "skip.rollout_tq.enable"
+"""verl's key for rollouts of an earlier run, or step, in the place of sampled ones."""
+
+is_stored = If(f"{SECTION}.stored_responses.share")
+"""Whether some of the responses were not sampled in this step."""
+
+
+def several_policies(config: DictConfig) -> bool:
+    """Whether the responses to a prompt may come from several policies."""
+    trainer = _trainer_of(config)
+    return trainer == FULLY_ASYNC_DRIVER or trainer.endswith("_async")
+
+
+def wrote_another_policy(config: DictConfig) -> bool:
+    """Whether some responses are of another policy than the one that is trained."""
+    is_old = several_policies(config) or _trainer_of(config) == _ONE_STEP_OFF_DRIVER
+    return is_stored(config) or is_old or bool(setting(config, _CACHE))
+
+
+WHOLE_RESPONSES = NoneWith(
+    f"{CORRECTION}.rollout_rs",
+    "token",
+    "changes the log-ratio of a response, by which the loss weighs all of it",
+    refuse=True,
+)
+"""What is left of a response has another log-ratio, chosen for being small."""
+
+ITS_AGE = In(
+    BYPASS,
+    (True,),
+    "has the old log-probs computed when a response is trained on, by another policy than the one that wrote "
+    "it",
+    when=wrote_another_policy,
+)
+"""The ratio is to the policy that wrote a response."""
+
+
+def no_weights(why: str) -> In:
+    """Return the row of a loss that has weights of its own, to the rollout's policy."""
+    return Null(WEIGHTS, why, refuse=True, line=Line(f"{WEIGHTS}=null", f"{BYPASS}=true"))

@@ -4,7 +4,7 @@ from grpo_verl_ext.algorithms.topr import topr_loss
 from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
 from grpo_verl_ext.catalogue.grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.weights import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
+from grpo_verl_ext.catalogue.requires import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
 
 _TOPR = Algorithm(
     "topr",

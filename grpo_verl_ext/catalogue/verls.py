@@ -9,8 +9,14 @@ from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import DR_GRPO, GRPO_LOSS, GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, VerlsEstimator, VerlsLoss
-from grpo_verl_ext.catalogue.requires import AtMost, In
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT, WEIGHTS, WHOLE_RESPONSES, wrote_another_policy
+from grpo_verl_ext.catalogue.requires import (
+    ONE_OUTPUT,
+    WEIGHTS,
+    WHOLE_RESPONSES,
+    AtMost,
+    In,
+    wrote_another_policy,
+)
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 

@@ -74,14 +74,6 @@ def test_leave_one_out_by_hand():
     assert_close(found, [3.0, 2.0, -1.5, -2.0, -1.5, 0.0])
 
 
-@given(batches)
-def test_leave_one_out_subtracts_the_mean_of_the_others(batch):
-    rewards, ids = zip(*batch, strict=True)
-    assert_close(
-        advantages_of(leave_one_out, rewards, ids), oracles.rloo_advantages(rewards, ids), tolerance=1e-11
-    )
-
-
 def test_mean_scaled_by_hand():
     # Group x: 1, 0, 0, 0 → mean 1/4, deviations 3/4 and −1/4. Group y: none right. Group z: one.
     found = advantages_of(mean_scaled, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], list("xyxxxyz"))
@@ -152,6 +144,8 @@ def test_equals_the_oracle(batch):
     assert_close(advantages_of(centred, rewards, ids), oracles.dr_grpo_advantages(rewards, ids))
     expected = oracles.batch_scaled_advantages(rewards, ids, 1e-6)
     assert_close(advantages_of(batch_scaled, rewards, ids), expected)
+    of_others = oracles.rloo_advantages(rewards, ids)
+    assert_close(advantages_of(leave_one_out, rewards, ids), of_others, tolerance=1e-11)
 
 
 @pytest.mark.parametrize("baseline", [group_scaled, centred])

@@ -1,6 +1,7 @@
 """Test the clipped surrogate: a table by hand, the oracle, where gradient flows, values under the mask."""
 
 import math
+from functools import partial
 
 import oracles
 import pytest
@@ -10,19 +11,24 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from grpo_verl_ext import clipped_surrogate, geometric_mean_surrogate, sequence_mean_token_mean
+from grpo_verl_ext.algorithms.covariance import kl_cov_surrogate
+from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.algorithms.surrogate import (
     geometric_mean_events,
     off_policy_mask,
     token_events,
     token_log_ratio,
 )
+from grpo_verl_ext.algorithms.topr import topr_loss
+from grpo_verl_ext.algorithms.validation import TensorError
+from grpo_verl_ext.algorithms.vespo import vespo_loss
 
 F64 = torch.float64
 CLIP = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
 LOG_CLIP = {"log_clip_low": 0.4, "log_clip_high": 0.4}
 
 
-def one_token(ratio: float, advantage: float, **clips: float) -> tuple[float, float]:
+def one_token(ratio: float, advantage: float, **clips: float | None) -> tuple[float, float]:
     """(ℓ, dℓ/d log_prob) for one token."""
     log_prob = torch.tensor([[math.log(ratio)]], dtype=F64, requires_grad=True)
     old, mask = torch.zeros(1, 1, dtype=F64), torch.ones(1, 1, dtype=torch.bool)
@@ -32,37 +38,29 @@ def one_token(ratio: float, advantage: float, **clips: float) -> tuple[float, fl
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient"),
+    ("ratio", "advantage", "loss", "gradient", "c"),
     [
         # Inside the range nothing is clipped; the gradient of −ρA in log π is −ρA.
-        (1.0, 1.0, -1.0, -1.0),
-        (0.9, 2.0, -1.8, -1.8),
-        (1.25, 1.0, -1.25, -1.25),
-        (1.25, -1.0, 1.25, 1.25),
+        (1.0, 1.0, -1.0, -1.0, None),
+        (0.9, 2.0, -1.8, -1.8, None),
+        (1.25, 1.0, -1.25, -1.25, None),
+        (1.25, -1.0, 1.25, 1.25, None),
         # Better than the range allows: value at the border, no gradient.
-        (1.5, 1.0, -1.28, 0.0),
-        (0.5, -1.0, 0.8, 0.0),
+        (1.5, 1.0, -1.28, 0.0, None),
+        (0.5, -1.0, 0.8, 0.0, None),
         # Worse than the range: never clipped.
-        (0.5, 1.0, -0.5, -0.5),
-        (1.5, -1.0, 1.5, 1.5),
-        (1.5, 0.0, 0.0, 0.0),
+        (0.5, 1.0, -0.5, -0.5, None),
+        (1.5, -1.0, 1.5, 1.5, None),
+        (1.5, 0.0, 0.0, 0.0, None),
+        # The dual clip bounds the loss of a worse response alone.
+        (4.0, -1.0, 3.0, 0.0, 3.0),
+        (2.9, -1.0, 2.9, 2.9, 3.0),
+        (4.0, 1.0, -1.28, 0.0, 3.0),
+        (0.5, -1.0, 0.8, 0.0, 3.0),
     ],
 )
-def test_clip_by_hand(ratio, advantage, loss, gradient):
-    assert one_token(ratio, advantage) == pytest.approx((loss, gradient), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient"),
-    [
-        (4.0, -1.0, 3.0, 0.0),
-        (2.9, -1.0, 2.9, 2.9),
-        (4.0, 1.0, -1.28, 0.0),
-        (0.5, -1.0, 0.8, 0.0),
-    ],
-)
-def test_dual_clip_by_hand(ratio, advantage, loss, gradient):
-    assert one_token(ratio, advantage, clip_ratio_c=3.0) == pytest.approx((loss, gradient), abs=1e-12)
+def test_clip_by_hand(ratio, advantage, loss, gradient, c):
+    assert one_token(ratio, advantage, clip_ratio_c=c) == pytest.approx((loss, gradient), abs=1e-12)
 
 
 tokens = st.tuples(st.floats(-2, 2), st.floats(-3, 3))
@@ -71,11 +69,9 @@ tokens = st.tuples(st.floats(-2, 2), st.floats(-3, 3))
 @given(st.lists(tokens, min_size=1, max_size=12), st.sampled_from([None, 1.5, 3.0]))
 def test_equals_the_oracle(batch, c):
     for log_ratio, advantage in batch:
-        clips = {} if c is None else {"clip_ratio_c": c}
         expected = oracles.token_loss(log_ratio, advantage, 0.2, 0.28, c)
-        assert one_token(math.exp(log_ratio), advantage, **clips) == pytest.approx(
-            expected, rel=1e-12, abs=1e-12
-        )
+        found = one_token(math.exp(log_ratio), advantage, clip_ratio_c=c)
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 @given(st.lists(tokens, min_size=1, max_size=12), st.floats(1e-6, 1e3))
@@ -212,6 +208,23 @@ def test_a_saturated_ratio_has_a_finite_loss_and_gradient(dtype, log_ratio, adva
     loss.sum().backward()
     assert loss.isfinite().all()
     assert log_prob.grad.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        partial(clipped_surrogate, **CLIP),
+        partial(geometric_mean_surrogate, **LOG_CLIP),
+        partial(kl_cov_surrogate, largest=torch.zeros(1, 1), coefficient=1.0),
+        partial(vespo_loss, k_pos=2.0, lambda_pos=3.0, k_neg=3.0, lambda_neg=2.0),
+        partial(mirror_descent_loss, tau=1.0),
+        topr_loss,
+    ],
+)
+def test_integers_are_no_advantages(loss):
+    tensor = torch.zeros(1, 1)
+    with pytest.raises(TensorError, match="advantages"):
+        loss(tensor, tensor, torch.zeros(1, 1, dtype=torch.int64), tensor)
 
 
 def test_bf16_log_probs_are_subtracted_in_fp32():

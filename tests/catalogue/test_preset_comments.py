@@ -2,8 +2,7 @@
 
 import pytest
 
-from grpo_verl_ext.catalogue import PRESETS
-from grpo_verl_ext.catalogue.presets import comments_of
+from grpo_verl_ext.catalogue import PRESETS, Preset
 
 FILE = """# @package _global_
 # A paper.
@@ -29,7 +28,7 @@ actor:
 
 
 def test_a_comment_is_for_what_follows_it_in_its_section() -> None:
-    assert comments_of(FILE) == {
+    assert Preset(text=FILE).comments == {
         "algorithm.adv_estimator": "eq. 1",
         "algorithm.norm": "eq. 1",
         "algorithm.grpo_ext.preset": "ours: a name",

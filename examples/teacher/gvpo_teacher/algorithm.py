@@ -7,9 +7,8 @@ from torch import Tensor
 
 from grpo_verl_ext.catalogue.gvpo import ANCHOR, FULL_SUPPORT, GVPO_LOSS
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
-from grpo_verl_ext.catalogue.requires import In, Off, refused
+from grpo_verl_ext.catalogue.requires import ONE_OUTPUT, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
-from grpo_verl_ext.catalogue.weights import ONE_OUTPUT
 
 _NAME = "gvpo_distill"
 

@@ -3,8 +3,7 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, Null, Off, Trainer, refused
-from grpo_verl_ext.catalogue.weights import is_stored
+from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, Null, Off, Trainer, is_stored, refused
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
