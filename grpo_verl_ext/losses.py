@@ -277,7 +277,7 @@ def _doc_of(algorithm: Algorithm, keywords: Mapping[str, str]) -> str:
     formula, average = loss.doc, f"as ``loss_agg_mode={algorithm.loss_agg_mode}``, over P prompts."
     if isinstance(loss, TokenLoss):
         formula = loss.doc or str(loss.per_token.__doc__)
-        average = loss.average.doc if loss.average else average
+        average = str(loss.average.formula.__doc__) if loss.average else average
     advantages, given = "", "advantages=torch.tensor([[0.5, 0.5], [-0.5, 0.0]])"
     if "rewards" in keywords:
         assert isinstance(estimator, Estimator)

@@ -51,10 +51,6 @@ class MiniBatch:
         return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
 
 
-_Reduce = Callable[[Tensor, Tensor, MiniBatch], Tensor]
-"""(loss (B, T), response_mask (B, T), counts) → ()."""
-
-
 @dataclass(frozen=True)
 class Average:
     """An average of tokens' losses.
@@ -62,62 +58,40 @@ class Average:
     Attributes:
         mode: the ``actor.loss_agg_mode`` by which verl must aggregate KL and entropy; where verl has no
             exact counterpart, the nearest.
-        doc: formula and source.
+        formula: of `algorithms.aggregation`.
+        counts: what it takes of the `MiniBatch`, beside the number of ranks.
         depends_on_split: by definition, it depends on micro-batches and ranks.
     """
 
     mode: str
-    reduce: _Reduce
-    doc: str
+    formula: Callable[..., Tensor]
+    counts: tuple[str, ...]
     depends_on_split: bool = False
 
+    def reduce(self, loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
+        """Return the average over the mini-batch: (B, T) → ()."""
+        counts = {name: getattr(mini_batch, name) for name in (*self.counts, "dp_size")}
+        if not is_positive(counts.get("loss_scale_factor", 1)):
+            raise SettingError(
+                SCALE_FACTOR,
+                mini_batch.loss_scale_factor,
+                why=f"{AGGREGATION}={self.mode} divides by it",
+                valid="a number > 0, the response budget",
+                fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}"),
+            )
+        return self.formula(loss, response_mask, **counts)
 
-def _constant_length(loss: Tensor, mask: Tensor, counts: MiniBatch) -> Tensor:
-    if not is_positive(counts.loss_scale_factor):
-        raise SettingError(
-            SCALE_FACTOR,
-            counts.loss_scale_factor,
-            why=f"{AGGREGATION}=seq-mean-token-sum-norm divides by it",
-            valid="a number > 0, the response budget",
-            fix=Line(f"{SCALE_FACTOR}=${{data.max_response_length}}"),
-        )
-    return aggregation.sequence_mean_constant_length(
-        loss, mask, counts.global_batch_size, counts.loss_scale_factor, counts.dp_size
-    )
 
-
-TOKEN_MEAN = Average(
-    "token-mean",
-    lambda loss, mask, n: aggregation.token_mean(loss, mask, n.batch_num_tokens, n.dp_size),
-    str(aggregation.token_mean.__doc__),
-)
-SEQUENCE_MEAN_TOKEN_MEAN = Average(
-    "seq-mean-token-mean",
-    lambda loss, mask, n: aggregation.sequence_mean_token_mean(loss, mask, n.global_batch_size, n.dp_size),
-    str(aggregation.sequence_mean_token_mean.__doc__),
-)
-SEQUENCE_MEAN_TOKEN_SUM = Average(
-    "seq-mean-token-sum",
-    lambda loss, mask, n: aggregation.sequence_mean_constant_length(
-        loss, mask, n.global_batch_size, 1.0, n.dp_size
-    ),
-    "D/B · Σ_i Σ_t m ℓ: (B, T) → (), tokens are summed.",
-)
+_ROWS = "global_batch_size"
+TOKEN_MEAN = Average("token-mean", aggregation.token_mean, ("batch_num_tokens",))
+SEQUENCE_MEAN_TOKEN_MEAN = Average("seq-mean-token-mean", aggregation.sequence_mean_token_mean, (_ROWS,))
+SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", aggregation.sequence_mean_token_sum, (_ROWS,))
 CONSTANT_LENGTH = Average(
-    "seq-mean-token-sum-norm", _constant_length, str(aggregation.sequence_mean_constant_length.__doc__)
+    "seq-mean-token-sum-norm", aggregation.sequence_mean_constant_length, (_ROWS, "loss_scale_factor")
 )
-PROMPT_MEAN = Average(
-    "token-mean",
-    lambda loss, mask, n: aggregation.prompt_mean(loss, mask, n.global_batch_size, n.group_size, n.dp_size),
-    str(aggregation.prompt_mean.__doc__),
-)
+PROMPT_MEAN = Average("token-mean", aggregation.prompt_mean, (_ROWS, "group_size"))
 """DAPO's as printed, for advantages that carry 1/N_x."""
-LOCAL_TOKEN_MEAN = Average(
-    "token-mean",
-    lambda loss, mask, n: aggregation.local_token_mean(loss, mask, n.global_batch_size, n.dp_size),
-    str(aggregation.local_token_mean.__doc__),
-    depends_on_split=True,
-)
+LOCAL_TOKEN_MEAN = Average("token-mean", aggregation.local_token_mean, (_ROWS,), depends_on_split=True)
 """TRL's BNPO: the mean over the tokens of each micro-batch."""
 
 _VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)

@@ -13,7 +13,7 @@ from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 from grpo_verl_ext.catalogue.requires import Off
 from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 
-DAPO_LOSS = clipped_loss("dapo", TOKEN_MEAN)
+_LOSS = clipped_loss("dapo", TOKEN_MEAN)
 """Every token of the mini-batch has equal weight: `aggregation.token_mean`."""
 
 _DAPO = Algorithm(
@@ -23,7 +23,7 @@ _DAPO = Algorithm(
         "dapo",
         "Compute DAPO's advantages, GRPO's Â (arXiv 2503.14476 eq. 9); verl's ``filter_groups`` filters.",
     ),
-    DAPO_LOSS,
+    _LOSS,
     title="Yu et al., DAPO",
     fixes="collapse of entropy, prompts without a gradient, long responses whose tokens count less",
 )
@@ -54,7 +54,7 @@ _GDPO = Algorithm(
     "gdpo",
     "arXiv 2601.05242",
     Estimator("gdpo_outcome", str(decoupled.__doc__), several_rewards=True),
-    DAPO_LOSS,
+    _LOSS,
     title="Liu et al., Group reward-Decoupled Normalization Policy Optimization",
     fixes="several rewards, of which one outweighs the others by its spread",
 )
@@ -63,7 +63,7 @@ _LITE_PPO = Algorithm(
     "lite_ppo",
     "arXiv 2508.08221",
     GRPO_OUTCOME,
-    DAPO_LOSS,
+    _LOSS,
     title="Liu et al., Tricks or Traps?",
     fixes="many tricks: two are kept, the batch's standard deviation and a mean over tokens",
 )
@@ -84,7 +84,7 @@ _MAXRL = Algorithm(
             ),
         ),
     ),
-    DAPO_LOSS,
+    _LOSS,
     title="Tajwar et al., Maximum Likelihood Reinforcement Learning",
     fixes="expected reward, by which rare right answers count little",
 )

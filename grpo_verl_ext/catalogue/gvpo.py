@@ -32,8 +32,9 @@ _TERMS = (_ALL_TERMS, *gvpo_terms.ABLATED_LOSSES)
 ANCHOR = f"{SECTION}.gvpo_anchor"
 ANCHORS = {"old": "old_log_probs", "ref": "ref_log_prob"}
 """Values of that key → field of verl's batch with the anchor's log-probs; features may add others."""
-BETA = f"{POLICY_LOSS}.gvpo_beta"
-_WITHOUT_PRESET = f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{BETA}=0.1"
+_WITHOUT_PRESET = (
+    f"{POLICY_LOSS}._target_=grpo_verl_ext.verl_plugin.loss_config.LossConfig +{POLICY_LOSS}.gvpo_beta=0.1"
+)
 
 
 class GvpoOptions(Section):

@@ -35,8 +35,6 @@ def _has_several_old_policies(config: DictConfig) -> bool:
     return bool(is_stored(config)) or several_policies(config)
 
 
-_ONE_POLICY = "and kimi's mean reward of a prompt stands for the normaliser of one policy"
-
 _KIMI = Algorithm(
     "kimi",
     "arXiv 2501.12599, §2.3.2",
@@ -65,7 +63,8 @@ _KIMI = Algorithm(
             ),
             Off(
                 BYPASS,
-                f"takes old log-probs of several policies for a prompt, {_ONE_POLICY}",
+                "takes old log-probs of several policies for a prompt, and kimi's mean reward of a prompt "
+                "stands for the normaliser of one policy",
                 when=_has_several_old_policies,
             ),
         ),

@@ -30,7 +30,7 @@ Condition = Callable[[DictConfig], bool]
 
 VERLS_MODES = ("sync", "colocate_async", "separate_async")
 OUR_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
-FULLY_ASYNC_DRIVER = "verl.experimental.fully_async_policy"
+_FULLY_ASYNC_DRIVER = "verl.experimental.fully_async_policy"
 _ONE_STEP_OFF_DRIVER = "verl.experimental.one_step_off_policy"
 _V0 = "trainer.use_v1=false"
 STATISTIC_ENGINES = ("fsdp2", "fsdp")
@@ -170,7 +170,7 @@ class _Trainer(In):
         return _trainer_of(config)
 
     def holds(self, config: DictConfig) -> bool:
-        known = (*VERLS_MODES, *OUR_MODES, FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
+        known = (*VERLS_MODES, *OUR_MODES, _FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
         return self.value(config) in self.values or self.value(config) not in known
 
     def typed(self, config: DictConfig) -> str:
@@ -197,7 +197,7 @@ def refused(*rows: In) -> tuple[In, ...]:
 def _trainer_of(config: DictConfig) -> str:
     """Return the mode of verl's v1 trainers, `_V0`, or the module of another driver of verl's."""
     if FULLY_ASYNC in config:
-        return FULLY_ASYNC_DRIVER
+        return _FULLY_ASYNC_DRIVER
     if ONE_STEP_OFF in config:
         return _ONE_STEP_OFF_DRIVER
     return str(setting(config, MODE, "")) if setting(config, "trainer.use_v1", True) else _V0
@@ -205,7 +205,7 @@ def _trainer_of(config: DictConfig) -> str:
 
 def runs_v1(config: DictConfig) -> bool:
     """Whether ``main_ppo`` runs the training, with one of verl's v1 trainers or of somebody's own."""
-    return _trainer_of(config) not in (FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
+    return _trainer_of(config) not in (_FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
 
 
 # Rows of losses that weigh a response by the log-ratio of the whole response, π to an older policy
@@ -223,7 +223,7 @@ is_stored = If(f"{SECTION}.stored_responses.share")
 def several_policies(config: DictConfig) -> bool:
     """Whether the responses to a prompt may come from several policies."""
     trainer = _trainer_of(config)
-    return trainer == FULLY_ASYNC_DRIVER or trainer.endswith("_async")
+    return trainer == _FULLY_ASYNC_DRIVER or trainer.endswith("_async")
 
 
 def wrote_another_policy(config: DictConfig) -> bool:

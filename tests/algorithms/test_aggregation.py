@@ -18,7 +18,6 @@ from grpo_verl_ext.algorithms.aggregation import (
     evenly_weighted_response_mean,
     evenly_weighted_token_mean,
     micro_batch_token_mean,
-    response_prompt_mean,
 )
 
 F64 = torch.float64
@@ -69,13 +68,6 @@ def test_gradient_is_finite_and_stays_off_the_mask(reduce, _expected):
     assert bool((loss.grad[MASK == 1] > 0).all())
 
 
-def test_a_single_token_is_its_own_mean():
-    loss, mask = LOSS[1:2], MASK[1:2]
-    assert token_mean(loss, mask, batch_num_tokens=1).item() == 10
-    assert micro_batch_token_mean(loss, mask).item() == 10
-    assert evenly_weighted_response_mean(torch.tensor([10.0]), mask, 1, 1).item() == 10
-
-
 def test_a_mini_batch_of_padding_alone_has_loss_zero():
     nothing = torch.zeros_like(MASK)
     assert token_mean(LOSS, nothing, batch_num_tokens=0).item() == 0
@@ -106,10 +98,3 @@ def test_evenly_weighted_responses_average_to_their_mean():
 def test_token_mean_of_flags():
     flags = torch.tensor([[True, False, False], [True, True, True], [True, True, True]])
     assert micro_batch_token_mean(flags, MASK).item() == 2 / 4
-
-
-def test_response_prompt_mean_by_hand():
-    # Eight responses, four to each of two prompts: (1 + 2 + 3) / 2, on two ranks twice that on each.
-    loss = torch.tensor([1.0, 2.0, 3.0])
-    assert response_prompt_mean(loss, global_batch_size=8, group_size=4).item() == 3
-    assert response_prompt_mean(loss, global_batch_size=8, group_size=4, dp_size=2).item() == 6

@@ -252,11 +252,6 @@ def test_on_the_border_nothing_is_clipped():
     assert not any(e.any() for e in token_events(ratio.log(), advantages, torch.ones(1, 2), **at_one))
 
 
-def test_without_a_dual_clip_none_is_counted():
-    ratio, advantages = torch.tensor([[4.0, 0.5]], dtype=F64), -torch.ones(1, 2, dtype=F64)
-    assert not token_events(ratio.log(), advantages, torch.ones(1, 2), **CLIP).dual_clipped.any()
-
-
 def test_the_log_ratio_is_limited_where_verl_limits_it():
     x = torch.tensor([[25.0, -25.0, 19.0]])
     assert token_log_ratio(x, torch.zeros(1, 3), torch.ones(1, 3)).tolist() == [[20.0, -20.0, 19.0]]

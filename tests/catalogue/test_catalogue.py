@@ -10,7 +10,6 @@ from pydantic import create_model
 import grpo_verl_ext
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Algorithm, RecordError
-from grpo_verl_ext.catalogue.dapo import DAPO_LOSS
 from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_LOSS, GRPO_OUTCOME
 from grpo_verl_ext.preflight import names
 from grpo_verl_ext.verl_plugin import loss_config
@@ -61,7 +60,7 @@ WRONG = {
     ),
     "a loss's name that another has": (
         lambda: catalogue.enter(
-            replace(GRPO, name="new", loss=replace(DAPO_LOSS, name="gspo"), has_preset=False)
+            replace(GRPO, name="new", loss=replace(catalogue.LOSSES["dapo"], name="gspo"), has_preset=False)
         ),
         "its loss is 'gspo', but another record has one of this name",
     ),
