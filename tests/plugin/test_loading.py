@@ -108,7 +108,7 @@ def test_every_module_can_be_the_first_one_imported(module: str, python: Python)
         print(get_adv_estimator_fn("grpo_outcome").__module__, get_policy_loss_fn("grpo").__module__)
         """
     )
-    modules = ["grpo_verl_ext.verl_plugin.estimators", "grpo_verl_ext.catalogue.clipped"]
+    modules = ["grpo_verl_ext.verl_plugin.estimators", "grpo_verl_ext.algorithms.surrogate"]
     assert found.stdout.split() == modules, found.stderr
     assert "did not load" not in found.stderr
 
@@ -145,7 +145,7 @@ def test_a_name_that_another_package_had_before_stays_its_own(python: Python) ->
         """
     )
     names, refused = found.stdout.splitlines()
-    assert names.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.catalogue.clipped"]
+    assert names.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.algorithms.surrogate"]
     assert "policy_loss.loss_mode is vanilla, but the policy loss of this name is that of verl." in refused
 
 
