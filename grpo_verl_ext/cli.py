@@ -273,9 +273,6 @@ def _ablate_plan(
     pilot: Annotated[
         Path | None, typer.Option(help="Estimate the power from this grid's folder or a report's table.")
     ] = None,
-    sd: Annotated[
-        float | None, typer.Option(help="Compute the power from this SD of paired differences.")
-    ] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import read_grid
@@ -284,7 +281,7 @@ def _ablate_plan(
     settings = read_grid(grid, overrides or [])
     options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
     run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
-    print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, pilot=pilot, sd=sd)
+    print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, pilot=pilot)
 
 
 @_ablate.command("run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from grpo_verl_ext.utils.documents import Document
+from grpo_verl_ext.utils.documents import Document, as_plain
 
 Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
@@ -92,11 +93,13 @@ class Control:
 class Comparison:
     """A variant minus another or minus a number, or a difference of two such differences."""
 
-    plus: tuple[str, ...]
-    """Variants whose numbers are added."""
-    less: tuple[str, ...]
-    """Variants whose numbers are taken away; empty with a ``number``."""
+    variant: str
+    """What comes first: a variant, or ``(a − b)``."""
+    against: str
+    """What is taken from it: a variant, a number, or ``(c − d)``."""
     expected: str
+    weights: dict[str, int]
+    """Variant → how often its number is added; negative: taken away; 0: it is compared with itself."""
     number: float | None = None
     """Taken away as well."""
     measure: Measure | None = None
@@ -105,33 +108,20 @@ class Comparison:
     @property
     def variants(self) -> tuple[str, ...]:
         """All variants that take part."""
-        return *self.plus, *self.less
-
-    @property
-    def variant(self) -> str:
-        """What comes first: a variant, or ``(a − b)``."""
-        return self.plus[0] if len(self.plus) == 1 else f"({self.plus[0]} − {self.less[0]})"
-
-    @property
-    def against(self) -> str:
-        """What is taken from it: a variant, a number, or ``(c − d)``."""
-        if self.number is not None:
-            return f"{self.number:g}"
-        return self.less[0] if len(self.plus) == 1 else f"({self.less[1]} − {self.plus[1]})"
+        return (*self.weights,)
 
     def difference(self, values: Mapping[str, float]) -> float:
         """The number that is expected to be higher or lower than 0, from the number of each variant."""
-        taken = sum(values[name] for name in self.less) + (self.number or 0.0)
-        return sum(values[name] for name in self.plus) - taken
+        return sum(times * values[name] for name, times in self.weights.items()) - (self.number or 0.0)
 
 
 @dataclass(kw_only=True)
 class Declaration(Document):
     """The keys of a grid that its declaration is made of."""
 
-    axes: dict[str, dict[str, list[str]]]
+    axes: Annotated[dict[str, Annotated[dict[str, list[str]], Field(min_length=1)]], Field(min_length=1)]
     """Axis → label → overrides. Axes are crossed; overrides that belong together share a label."""
-    seeds: list[int]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     """Every variant is trained with every seed."""
     baseline: list[str]
     """One label per axis, in order: the variant that the others are compared with."""
@@ -176,23 +166,29 @@ class Declaration(Document):
     @property
     def comparisons(self) -> list[Comparison]:
         """``expect`` with the baseline's name filled in."""
-        found = []
-        for each in self.expect:
-            plus, less, number = [each.variant], [each.against or self.base_variant], None
-            if _is_number(each.against):
-                less, number = [], float(each.against)
-            elif each.minus is not None:
-                plus, less = [*plus, each.minus.against], [*less, each.minus.variant]
-            found.append(Comparison((*plus,), (*less,), each.is_, number, each.measure))
-        return found
+        return [self._comparison(each) for each in self.expect]
 
     @property
     def own_control(self) -> Comparison | None:
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
         if self.control is None or self.control.variant is None:
             return None
-        against = self.control.against or self.base_variant
-        return Comparison((self.control.variant,), (against,), str(self.control.is_))
+        known: Any = self.control.is_
+        return self._comparison(Expectation(self.control.variant, known, self.control.against))
+
+    def _comparison(self, given: Expectation) -> Comparison:
+        against = self.base_variant if given.against is None else given.against
+        weights, first, number = Counter([given.variant]), given.variant, None
+        if type(against) in (int, float):
+            against, number = f"{against:g}", float(against)
+        else:
+            weights.subtract([str(against)])
+        if given.minus is not None:
+            weights.update([given.minus.against])
+            weights.subtract([given.minus.variant])
+            first = f"({first} − {against})"
+            against = f"({given.minus.variant} − {given.minus.against})"
+        return Comparison(first, str(against), given.is_, weights, number, given.measure)
 
     @property
     def compared(self) -> list[str]:
@@ -202,7 +198,8 @@ class Declaration(Document):
     @property
     def spread_factor(self) -> float:
         """The largest standard deviation of a comparison, over that of a difference of two variants."""
-        return max([1.0, *(math.sqrt(len(each.variants) / 2) for each in self.comparisons)])
+        squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
+        return math.sqrt(max([2, *squares]) / 2)
 
     @property
     def level(self) -> float:
@@ -215,116 +212,61 @@ class Declaration(Document):
         return self.seeds if self.starts is None else self.seeds[: self.starts.most]
 
 
-def _is_number(value: object) -> bool:
-    """Whether a comparison is with a number, and not with a variant."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def contradictions(grid: Declaration) -> Iterator[str]:
     """Name what a declaration lacks, and what in it does not fit the grid, with what to type."""
-    yield from _missing(grid)
-    yield from _starts(grid)
-    yield from _comparisons(grid)
-    for index, check in enumerate(grid.checks):
-        yield from _unknown(grid, f"checks[{index}].variants", check.variants)
-    if grid.control is not None:
-        yield from _control(grid, grid.control)
-
-
-def _missing(grid: Declaration) -> Iterator[str]:
-    given = [key for key in ("primary", "margin", "starts", "checks") if getattr(grid, key)]
-    if given and not grid.is_declared:
-        another = next((name for name in grid.variants if name != grid.base_variant), "<variant>")
+    claims, seeds, control = bool(grid.expect), len(grid.seeds), grid.control
+    for key in ("primary", "margin", "checks", "starts"):
+        if getattr(grid, key) and not (claims if key == "starts" else grid.is_declared):
+            another = next((name for name in grid.variants if name != grid.base_variant), "<variant>")
+            line = f"'expect=[{{variant: {another}, is: higher}}]'"
+            yield f"{key} is given, but expect is empty: nothing is claimed. Type: {line}, or remove {key}"
+    measures = f"a metric and one of {', '.join(get_args(Measure))}"
+    needs = {
+        "primary": (claims or grid.own_control, measures, "'primary={metric: <metric>, measure: area}'"),
+        "margin": (claims, "the smallest difference that matters", "margin=0.05"),
+        "control": (claims, "a known difference, which a setting that can show one must show", _CONTROL),
+    }
+    for key, (is_needed, valid, line) in needs.items():
+        if is_needed and getattr(grid, key) is None:
+            yield f"{key} is not given; valid is {valid}. Type: {line}"
+    starts = grid.starts or Starts(seeds, seeds)
+    if claims and not FEWEST <= starts.first <= starts.most <= seeds:
+        given = f"starts is {{first: {starts.first}, most: {starts.most}}}, and " if grid.starts else ""
         yield (
-            f"{given[0]} is given, but neither expect nor control: nothing is claimed. Type: "
-            f"'expect=[{{variant: {another}, is: higher}}]', or remove {', '.join(given)}"
+            f"{given}seeds has {seeds}; valid is {FEWEST} ≤ first ≤ most ≤ number of seeds. "
+            f"Type: 'starts={{first: 4, most: 8}}' 'seeds=[1,2,3,4,5,6,7,8]'"
         )
-    if grid.starts is not None and not grid.expect:
-        yield "starts is given, but expect is empty, which decides how many are needed. Remove starts"
-    if (grid.expect or grid.own_control) and grid.primary is None:
-        yield (
-            "primary is not given, which expect and control are about; valid is a metric and one of "
-            f"{', '.join(get_args(Measure))}. Type: 'primary={{metric: <metric>, measure: area}}'"
-        )
-    if grid.expect and grid.margin is None:
-        yield "margin is not given, the smallest difference that matters to expect. Type: margin=0.05"
-    if grid.expect and grid.control is None:
-        yield (
-            "control is not given; without a positive control nothing tells variants that are equal from "
-            "a setting that cannot show a difference. Add a variant that is known to differ, such as one "
-            "with too high a learning rate, and type: 'control={variant: <variant>, is: lower}', or "
-            "'control={grid: <folder of a grid with such a control>}'"
-        )
+    if control is not None:
+        is_own = control.grid is None and None not in (control.variant, control.is_)
+        if not is_own and (control.grid is None or control != Control(grid=control.grid)):
+            given = as_plain(grid)["control"].items()
+            given = ", ".join(f"{key}: {each}" for key, each in given if each is not None)
+            yield f"control is {{{given}}}; valid are variant and is, or grid alone. Type: {_CONTROL}"
+    yield from _wrong_comparisons(grid)
 
 
-def _starts(grid: Declaration) -> Iterator[str]:
-    seeds = len(grid.seeds)
-    if grid.expect and grid.starts is None and seeds < FEWEST:
-        yield (
-            f"seeds has {seeds}, with which nothing in expect can be decided; valid are at "
-            f"least {FEWEST}. Type: 'seeds=[1,2,3,4,5,6,7,8]'"
-        )
-    if grid.starts is not None and not FEWEST <= grid.starts.first <= grid.starts.most <= seeds:
-        first, most = grid.starts.first, grid.starts.most
-        wanted = max(FEWEST, min(first, seeds))
-        yield (
-            f"starts is {{first: {first}, most: {most}}} with {seeds} seeds; valid is "
-            f"{FEWEST} ≤ first ≤ most ≤ number of seeds. Type: "
-            f"'starts={{first: {wanted}, most: {max(wanted, min(most, seeds))}}}'"
-            + f" and at least {FEWEST} seeds"
-            * (seeds < FEWEST)
-        )
+_CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folder of a grid with a control>}'"
 
 
-def _comparisons(grid: Declaration) -> Iterator[str]:
-    for index, (given, each) in enumerate(zip(grid.expect, grid.comparisons, strict=True)):
-        key = f"expect[{index}]"
-        yield from _variants(grid, key, each)
-        if _is_number(given.against):
-            if not math.isfinite(given.against):
-                valid = "valid is a variant or a finite number. Write against: 1"
-                yield f"{key}.against is {given.against}; {valid}"
-            if given.minus is not None:
-                yield f"{key} has a number in against, and minus, which needs two variants. Remove minus"
-            if grid.starts is not None:
-                yield (
-                    f"{key} compares with a number, and starts is given, whose rule is about differences of "
-                    "two variants; valid is a fixed number of seeds. Remove starts"
-                )
-
-
-def _variants(grid: Declaration, key: str, given: Comparison) -> Iterator[str]:
-    where = (*zip(("variant", "minus.against"), given.plus, strict=False),)
-    where += (*zip(("against", "minus.variant"), given.less, strict=False),)
-    for name, variant in where:
-        yield from _unknown(grid, f"{key}.{name}", [variant])
-    for name in given.plus:
-        if name in given.less:
+def _wrong_comparisons(grid: Declaration) -> Iterator[str]:
+    found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
+    found |= {"control": grid.own_control} if grid.own_control else {}
+    named = {key: [*each.variants] for key, each in found.items()}
+    named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
+    for key, names in named.items():
+        for name in names:
+            if name not in grid.variants:
+                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.variants)}. Write one"
+    for key, comparison in found.items():
+        if 0 in comparison.weights.values():
             yield (
-                f"{key} compares {name} with itself; valid are different variants, and against is the "
-                f"baseline, {grid.base_variant}, unless it is given. Write against: <another variant>"
+                f"{key} compares {comparison.variant} with itself; valid are different variants, and against "
+                f"is the baseline, {grid.base_variant}, unless it is given. Write against: <another variant>"
             )
-
-
-def _control(grid: Declaration, control: Control) -> Iterator[str]:
-    if (control.variant is None) == (control.grid is None):
-        has = "neither variant nor grid" if control.grid is None else "both variant and grid"
-        yield (
-            f"control has {has}; valid is one of them. Type: 'control={{variant: <variant>, is: lower}}', or "
-            "'control={grid: <folder of a grid with a control>}'"
-        )
-    elif grid.own_control is not None:
-        yield from _variants(grid, "control", grid.own_control)
-        if control.is_ is None:
-            yield "control.is is not given; valid are higher, lower, different. Write is: higher"
-    elif control.is_ is not None or control.against is not None:
-        yield "control has grid, and also is or against, which that grid declares. Remove is and against"
-
-
-def _unknown(grid: Declaration, key: str, names: list[str]) -> Iterator[str]:
-    for name in names:
-        if name not in grid.variants:
+    for index, given in enumerate(grid.expect):
+        number = grid.comparisons[index].number
+        if number is not None and (grid.starts or given.minus or not math.isfinite(number)):
             yield (
-                f"{key} has {name!r}, which is not a variant of the grid; valid are "
-                f"{', '.join(grid.variants)}. Write one of them"
+                f"expect[{index}].against is {number:g}; valid is a variant, or a finite number without "
+                f"minus and starts, which are about variants. Write a variant, or remove minus and starts"
             )

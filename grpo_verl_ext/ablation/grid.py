@@ -1,22 +1,31 @@
-"""The grid file of ``grpo-verl-ext ablate``, and the runs that it describes."""
+"""The grid file of ``grpo-verl-ext ablate``, the runs that it describes, and what its folder keeps of it.
+
+A declaration cannot change once a run has begun, not even when the records of its runs are removed: each
+beginning is noted in ``<folder>.beginnings.json``, beside the folder.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from grpo_verl_ext.ablation.declaration import Declaration, contradictions
+from grpo_verl_ext.ablation.declaration import Declaration, Starts, contradictions
+from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.documents import as_plain, from_plain, read_yaml
+from grpo_verl_ext.utils.documents import Document, as_plain, from_plain, read_json, read_yaml
+from grpo_verl_ext.utils.files import write_whole
 
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""A label becomes part of a folder's name, which every file system and tool must take."""
+GRID = "grid.json"
+"""The copy of the grid in its folder."""
+_Kind = TypeVar("_Kind")
 
 
 class AblationError(ValueError):
@@ -37,12 +46,21 @@ class GridSettings(Declaration):
         default_factory=lambda: ["data.seed={seed}", "++actor_rollout_ref.rollout.seed={seed}"]
     )
     """Overrides that depend on the seed, the same for all variants, so that runs are paired by seed."""
-    metrics: list[str]
+    metrics: Annotated[list[str], Field(min_length=1)]
     """Names of verl's metrics to compare, the most important first."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""
         return {key: value for key, value in as_plain(self).items() if key != "folder"}
+
+    def declared_starts(self) -> Starts:
+        """Return ``starts``, or raise an error if there are none."""
+        if self.starts is None:
+            raise AblationError(
+                "--until-decided is given without starts; valid are the first and the largest number, "
+                "in a grid with expect. Type: 'starts={first: 8, most: 16}', or leave --until-decided out"
+            )
+        return self.starts
 
 
 @dataclass
@@ -61,72 +79,154 @@ class GridRun:
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     """Read a grid file, apply ``key=value`` overrides, and check everything that needs no verl."""
-    settings = read_yaml(file, GridSettings, AblationError, overrides)
-    for fault in chain(_faults(settings), _wrong_names(settings), contradictions(settings)):
-        raise AblationError(fault)
-    return settings
+    return _checked(read_yaml(file, GridSettings, AblationError, overrides))
 
 
 def read_kept(content: dict[str, Any], folder: Path) -> tuple[GridSettings, list[GridRun]]:
     """Make a grid from what `GridSettings.as_dict` gave, and list its runs."""
-    settings = from_plain({**content, "folder": str(folder)}, GridSettings)
-    runs = runs_of(settings)
-    for contradiction in contradictions(settings):
-        raise AblationError(contradiction)
-    return settings, runs
+    settings = _checked(from_plain({**content, "folder": str(folder)}, GridSettings))
+    return settings, runs_of(settings)
+
+
+def _checked(settings: GridSettings) -> GridSettings:
+    for fault in chain(_faults(settings), contradictions(settings)):
+        raise AblationError(fault)
+    return settings
 
 
 def runs_of(settings: GridSettings) -> list[GridRun]:
     """All runs, seed by seed, so that a grid that is stopped early has complete comparisons."""
     found, grid = [], Path(settings.folder)
     for seed in settings.seeds:
-        of_seed = [override.replace("{seed}", str(seed)) for override in settings.seed_overrides]
+        of_seed = _of_seed(settings, seed)
         for variant, of_variant in settings.overrides.items():
             overrides, name = [*settings.base, *of_variant, *of_seed], f"{variant}/seed-{seed}"
-            tracked_as = (grid.resolve().name, name)
-            training = VerlRun(grid / name, overrides, settings.steps, tracked_as)
+            training = VerlRun(grid / name, overrides, settings.steps, (grid.resolve().name, name))
             found.append(GridRun(variant, seed, training))
     return found
 
 
+def _of_seed(settings: GridSettings, seed: int) -> tuple[str, ...]:
+    return tuple(override.replace("{seed}", str(seed)) for override in settings.seed_overrides)
+
+
 def _faults(settings: GridSettings) -> Iterator[str]:
-    seeds = settings.seeds
-    for key in ("axes", "seeds", "metrics"):
-        if not getattr(settings, key):
-            yield f"{key} is empty; valid is at least one. Type: {key}=…"
-    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        yield f"seeds is {seeds}; valid are different integers ≥ 0. Type: 'seeds=[1,2,3]'"
-    if len(seeds) > 1 and not any("{seed}" in override for override in settings.seed_overrides):
+    axes, seeds = settings.axes, settings.seeds
+    different = len({_of_seed(settings, seed) for seed in seeds})
+    if different < len(seeds):
         yield (
-            f"seed_overrides is {settings.seed_overrides}, which does not depend on the seed, so that the "
-            f"runs of all {len(seeds)} seeds would be one run; valid is an override with {{seed}}. "
-            f"Type: 'seed_overrides=[data.seed={{seed}}]', or 'seeds=[{seeds[0]}]'"
+            f"seeds is {seeds} and seed_overrides {settings.seed_overrides}, so that only {different} of a "
+            f"variant's runs differ; valid are different seeds, and an override with {{seed}}. "
+            f"Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
         )
-
-
-def _wrong_names(settings: GridSettings) -> Iterator[str]:
-    """Name labels that no folder takes, and variants with one folder, as some file systems ignore case."""
-    for axis, choices in settings.axes.items():
-        if not choices:
-            yield f"axes.{axis} has no choice; valid is label: [overrides]. Remove the axis"
-        for label in choices:
-            if not _LABEL.fullmatch(label):
-                yield (
-                    f"axes.{axis} has the label {label!r}, which names folders; valid are letters, digits "
-                    f"and . _ - after a letter or a digit. Rename it"
-                )
-    if tuple(settings.baseline) not in product(*settings.axes.values()):
+    if len(settings.baseline) != len(axes) or settings.base_variant not in settings.overrides:
         yield (
             f"baseline is {settings.baseline}; valid is one label of each axis, in their order: "
-            + ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in settings.axes.items())
-            + f". Type: 'baseline=[{','.join(next(iter(choices)) for choices in settings.axes.values())}]'"
+            + ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
+            + f". Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
         )
-    taken: dict[str, tuple[str, ...]] = {}
-    for labels in product(*settings.axes.values()):
-        variant = "-".join(labels)
-        other = taken.setdefault(variant.casefold(), labels)
-        if other != labels:
+    names = set[str]()
+    for labels in product(*axes.values()):
+        name = "-".join(labels)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
             yield (
-                f"the labels {', '.join(other)} and {', '.join(labels)} name one folder, {variant}; valid "
-                f"are labels that differ when joined by -. Rename one of them"
+                f"axes has the labels {', '.join(labels)}, which name the folder {name!r}; valid is one of "
+                f"letters, digits and ._- that no other variant has, in upper or lower case. Rename a label"
             )
+        names.add(name.casefold())
+
+
+def keep_grid(settings: GridSettings) -> None:
+    """Write the grid into its folder, for `read_kept_grid`, with the seeds of the runs begun there.
+
+    Where no run of it is there, a grid with a declaration begins, which is noted.
+    """
+    folder = Path(settings.folder)
+    earlier = check_unchanged(settings)
+    if earlier is None and settings.is_declared:
+        noted = [*read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
+        write_whole(_beginnings_file(folder), json.dumps([as_plain(each) for each in noted], indent=2) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
+    kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
+    write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
+
+
+def read_kept_grid(folder: Path) -> tuple[GridSettings, list[GridRun]]:
+    """Read what `keep_grid` wrote into a folder, which may have been moved, and list its runs."""
+    try:
+        return read_kept(read_json(folder / GRID, dict[str, Any]), folder)
+    except (ValueError, OSError) as error:
+        raise AblationError(f"{folder / GRID} is not a grid ({error}). It was left in place") from error
+
+
+def check_unchanged(settings: GridSettings) -> GridSettings | None:
+    """Refuse another declaration than that of the runs that have begun, removed or not, in the grid's folder.
+
+    Returns:
+        The grid of those that are there; None where there is none.
+    """
+    folder, earlier = Path(settings.folder), None
+    if (folder / GRID).is_file():
+        kept, runs = read_kept_grid(folder)
+        earlier = kept if any(run.training.folder.is_dir() for run in runs) else None
+    if earlier is not None and settings.is_declared and not earlier.is_declared:
+        raise AblationError(
+            f"{folder} holds runs that were begun without a declaration: they stay exploratory, since "
+            f"nothing can be declared once a run exists. Type folder=<another>"
+        )
+    noted, now = read_beginnings(folder), _fixed(settings)
+    before = noted[-1].declared if noted else {}
+    if earlier is not None:
+        before = _fixed(earlier) if earlier.is_declared else {}
+    for key, value in before.items():
+        # some of the declared seeds may be trained alone, as on another machine
+        if value != now.get(key) and not (key == "seeds" and {*now[key]} < {*value}):
+            raise AblationError(
+                f"runs of {folder}, removed or not, were begun with {key}: {json.dumps(value)}, and now it "
+                f"is {json.dumps(now.get(key))}; what is declared cannot change once a run exists. Write it "
+                f"as it was, or type folder=<another>"
+            )
+    return earlier
+
+
+def _fixed(settings: GridSettings) -> dict[str, Any]:
+    """The values that cannot change once a run has begun; of the seeds, those that verdicts may use."""
+    fixed = {key: value for key, value in settings.as_dict().items() if key not in ("metrics", "seeds")}
+    return fixed | {"seeds": settings.usable}
+
+
+@dataclass(frozen=True)
+class Beginning(Document):
+    """The start of a declared grid's first run, when no run of it was there."""
+
+    declared: dict[str, Any]
+    """The values that cannot change."""
+    commit: str | None
+    at: str
+    """In UTC."""
+
+    @property
+    def declaration(self) -> str:
+        """First 12 digits of the SHA-256 of the declared values."""
+        text = json.dumps(self.declared, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read_beginnings(folder: Path) -> list[Beginning]:
+    """Read what `keep_grid` noted beside the folder, the first beginning first."""
+    return read_if_there(_beginnings_file(folder), list[Beginning], "a list of when the grid was begun") or []
+
+
+def _beginnings_file(folder: Path) -> Path:
+    return folder.resolve().with_name(f"{folder.resolve().name}.beginnings.json")
+
+
+def read_if_there(
+    file: Path, kind: type[_Kind], what: str, then: str = "type folder=<another>"
+) -> _Kind | None:
+    """Read a file that this package wrote, and refuse what is not ``what``; None where there is none."""
+    try:
+        return read_json(file, kind) if file.exists() else None
+    except (ValueError, OSError) as error:
+        raise AblationError(f"{file} is not {what} ({error}). It was left in place; {then}") from error

@@ -1,27 +1,32 @@
-"""The state of a run, read from its files alone, and the table of runs that shows it during a training."""
+"""What a run's folder says: its state, its record, its job, and whether it can be compared with others."""
 
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import combinations, product
 from pathlib import Path
-from typing import TypeVar
 
-from rich.live import Live
-from rich.text import Text
-
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_if_there, runs_of
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
-from grpo_verl_ext.utils.documents import Document, DocumentError, read_json
+from grpo_verl_ext.runs.provenance import CHANGED
+from grpo_verl_ext.utils.documents import Document
 from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.keys import key_of
 
 FAILURE = "failed.txt"
 RUN_RECORD = "run.json"
 NOTE = "job.json"
 STEP_SECONDS = "timing_s/step"
-_Kind = TypeVar("_Kind")
+STARTS = (
+    *("actor_rollout_ref.model.path", "data.train_files", "data.val_files"),
+    *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
+)
+"""Keys of the files that every record has; those of the others are compared where both records have them."""
+_Run = tuple[str, int]
+"""(variant, seed)"""
 
 
 class State(str, Enum):
@@ -49,9 +54,8 @@ class Record:
     machine: str | None = None
     """Processor and threads; None: a cluster's."""
     began: str | None = None
-    """When the first attempt began, in UTC."""
     ended: str | None = None
-    """When the run was finished, in UTC."""
+    """When the first attempt began, and when the run was finished, in UTC."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Job(Document):
 
     @property
     def stop_command(self) -> str:
-        """Command that stops the job."""
+        """The line to type that stops the job."""
         return f"ray job stop {self.submission_id} --address {self.address}"
 
 
@@ -89,6 +93,11 @@ class RunStatus:
     def step_seconds(self) -> list[float]:
         """Seconds of each step."""
         return [values[STEP_SECONDS] for values in self.metrics.values() if STEP_SECONDS in values]
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether an attempt has logged something, if only what cannot be read."""
+        return bool(self.metrics) or self.state is State.UNREADABLE
 
     def is_to_do(self, *, retry_failed: bool) -> bool:
         """Whether ``ablate run`` starts it."""
@@ -114,59 +123,81 @@ def status_of(run: GridRun) -> RunStatus:
     return RunStatus(run, State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
 
 
-def has_steps(run: GridRun) -> bool:
-    """Whether an attempt has logged something, if only what cannot be read."""
-    try:
-        return bool(run.training.metrics())
-    except CorruptMetricsError:
-        return True
-
-
 def write_record(run: GridRun, content: dict[str, object]) -> None:
     """Write what `Record` has into the run's folder, unless an earlier attempt did, and finished a step."""
     file = run.training.folder / RUN_RECORD
-    if not file.exists() or not has_steps(run):
+    if not file.exists() or not status_of(run).has_steps:
         run.training.folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(content, indent=2) + "\n")
 
 
 def read_record(run: GridRun) -> Record | None:
     """The `Record` that `write_record` wrote; None if the run has not begun."""
-    return _read(run.training.folder / RUN_RECORD, Record, "the record of a run", "type folder=<another>")
+    return read_if_there(run.training.folder / RUN_RECORD, Record, "the record of a run")
 
 
 def noted_job(folder: Path) -> Job | None:
     """The run's job whose end has not been seen; None if there is none."""
     then = "check with `ray job list` whether the run's job is there, and move the file away"
-    return _read(folder / NOTE, Job, "the note of a job", then)
+    return read_if_there(folder / NOTE, Job, "the note of a job", then)
 
 
-def _read(file: Path, kind: type[_Kind], what: str, then: str) -> _Kind | None:
-    try:
-        return read_json(file, kind) if file.exists() else None
-    except (DocumentError, OSError) as error:
-        raise AblationError(f"{file} is not {what} ({error}). It was left in place; {then}") from error
+def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
+    """Return why a finished run is left out: another training than the grid's, or than it is compared with.
+
+    A run is compared with the baseline's of the same seed, and those that remain within each declared
+    comparison: versions, in a declared comparison commits, and model and data, unless the two variants choose
+    them differently. A record of an earlier version, without any of them, is judged by its overrides alone.
+
+    Args:
+        records: of each finished run; None where there is none.
+
+    Returns:
+        (variant, seed) → the reason; runs that can be compared have none.
+    """
+    known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
+    trainings = {(run.variant, run.seed): run.training for run in runs_of(settings)}
+    found = {}
+    for run, record in records.items():
+        reasons = []
+        if record is None:
+            reasons += ["it has no record, as other runs have"] if settings.is_declared and known else []
+        elif {*record.overrides} != {*trainings[run].overrides} or record.steps != settings.steps:
+            reasons.append("its overrides or steps are not those of the grid")
+        if run in known and settings.is_declared and str(known[run].git_revision).endswith(CHANGED):
+            reasons.append(f"its sources differed from their commit ({known[run].git_revision})")
+        found[run] = "; ".join([*reasons, *_unlike(run, settings.base_variant, known, settings)])
+    compared = [each.variants for each in (*settings.comparisons, settings.own_control) if each]
+    pairs = [pair for variants in compared for pair in combinations(variants, 2)]
+    for (one, other), seed in product(pairs, settings.seeds):
+        if found.get((one, seed)) == found.get((other, seed)) == "":
+            found[one, seed] = "; ".join(_unlike((one, seed), other, known, settings))
+    return {run: why for run, why in found.items() if why}
 
 
-class Progress:
-    """Prints how runs begin and end, and on a terminal a line with the steps that are trained now."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._steps: dict[str, str] = {}
-
-    def begin(self, run: GridRun) -> None:
-        """Print a line, which also stays where the output is not a terminal."""
-        self._live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")
-
-    def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        """Show the last step; called about once a second."""
-        self._steps[run.name] = f"{run.name}, step {max(metrics, default=0)} of {run.training.steps}"
-        self._live.update(Text(f"now {'; '.join(self._steps.values())}"))
-
-    def end(self, run: GridRun, reason: str | None) -> None:
-        """Print how the run ended, and what no file of it could take."""
-        if reason is not None:
-            self._live.console.print(f"{run.name}: {reason}", style="red")
-        self._steps.pop(run.name, None)
-        self._live.console.print(f"{time.strftime('%H:%M:%S')} {run.name}: {status_of(run).state.value}")
+def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: GridSettings) -> Iterator[str]:
+    """Say in what a run differs from that of the variant with the same seed."""
+    record, other, of_other = known.get(run), known.get((variant, run[1])), f"{variant}/seed-{run[1]}"
+    if record is None or other is None:
+        return
+    for name in sorted(record.versions.keys() | other.versions.keys()):
+        one, another = (each.versions.get(name, "none") for each in (record, other))
+        if one != another:
+            yield f"it was made with {name} {one}, and {of_other} with {another}"
+    commit, another = (str(each.git_revision).removesuffix(CHANGED) for each in (record, other))
+    if settings.is_declared and commit != another:
+        yield f"its commit is {commit}, and that of {of_other} {another}"
+    both = record.inputs.keys() & other.inputs.keys()
+    for key in sorted(record.inputs.keys() | other.inputs.keys()):
+        chosen = [
+            {
+                word
+                for word in settings.overrides[name]
+                if f"{key_of(word)}.".startswith("task.")  # chooses model and data together
+                or any(each.startswith(key_of(word)) for each in (*STARTS, key))
+            }
+            for name in (run[0], variant)
+        ]
+        judged = chosen[0] == chosen[1] and (key in both or key.partition("[")[0] in STARTS)
+        if judged and record.inputs.get(key) != other.inputs.get(key):
+            yield f"its {key} is another than that of {of_other}"

@@ -12,10 +12,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_kept
-from grpo_verl_ext.ablation.inputs import unlike_the_others
-from grpo_verl_ext.ablation.kept import GRID, Beginning, read_beginnings, read_kept_grid
-from grpo_verl_ext.ablation.state import Record, State, read_record, status_of
+from grpo_verl_ext.ablation.grid import (
+    GRID,
+    AblationError,
+    Beginning,
+    GridSettings,
+    read_beginnings,
+    read_kept,
+    read_kept_grid,
+)
+from grpo_verl_ext.ablation.state import Record, State, read_record, status_of, unlike_the_others
 from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
 from grpo_verl_ext.utils.files import write_whole

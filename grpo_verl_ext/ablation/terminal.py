@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -17,15 +16,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation import checks, inputs
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.kept import check_unchanged, keep_grid, note_beginning
+from grpo_verl_ext.ablation import checks
+from grpo_verl_ext.ablation.grid import (
+    AblationError,
+    GridRun,
+    GridSettings,
+    check_unchanged,
+    runs_of,
+)
 from grpo_verl_ext.ablation.page import COLOURS, write_page
-from grpo_verl_ext.ablation.plan import declared_starts, print_power, run_until_decided
+from grpo_verl_ext.ablation.plan import print_power, run_until_decided
 from grpo_verl_ext.ablation.report import report_of, write_files
-from grpo_verl_ext.ablation.run import check_clean, check_records, check_resumed, go
+from grpo_verl_ext.ablation.run import check_records, go
 from grpo_verl_ext.ablation.state import (
-    Progress,
     RunStatus,
     State,
     noted_job,
@@ -33,7 +36,7 @@ from grpo_verl_ext.ablation.state import (
 )
 from grpo_verl_ext.ablation.table import read_any
 from grpo_verl_ext.ablation.verdicts import control_of
-from grpo_verl_ext.runs.provenance import git_revision, utc_now
+from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.which_ray import WhichRay
 
@@ -51,7 +54,6 @@ def print_plan(
     retry_failed: bool,
     command: str,
     pilot: Path | None,
-    sd: float | None,
 ) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
@@ -68,7 +70,7 @@ def print_plan(
         time = f"about {steps * mean(seconds) / 60:.0f} min of steps"
     console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
     _print_failures(console, statuses)
-    print_power(console, settings, pilot, sd)
+    print_power(console, settings, pilot)
     _print_missing_control(console, settings)
 
 
@@ -83,7 +85,7 @@ def run_grid(
 ) -> bool:
     """Check all runs, train those that are to do, and return whether all that are asked for are finished."""
     console, cluster = make_console(), None
-    most = declared_starts(settings).most if until_decided else None
+    most = settings.declared_starts().most if until_decided else None
     if ray_address is not None:
         from grpo_verl_ext.ablation.ray_jobs import connected
 
@@ -94,13 +96,7 @@ def run_grid(
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
     configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
-    tasks = checks.tasks_to_prepare(configs, plugin)
-    if settings.is_declared and tasks:
-        check_clean()
-    for task, seed in tasks:
-        plugin.prepare(task, seed)
-    if cluster is None:  # a cluster has its own devices, files and packages: the job checks them
-        checks.check_runs(configs, plugin)
+    checks.check_runs(configs, plugin, here=cluster is None)
     address = None if cluster is None else WhichRay(cluster.address, "--ray-address").words
     for line in dict.fromkeys(address or run.training.ray.words for run in runs):
         console.print(line)
@@ -128,28 +124,15 @@ def _train(
 ) -> bool:
     """Train those of the runs that are to do, and return whether all are finished."""
 
-    def inputs_of(run: GridRun) -> Mapping[str, str]:
-        return inputs.inputs_of(configs[run.name])
-
-    def before_each(run: GridRun) -> None:
-        if settings.is_declared:
-            check_clean(run)
-            check_resumed(run, inputs_of)
-            note_beginning(settings, git_revision(), utc_now())
-            # it has begun, before its files are hashed
-            run.training.folder.mkdir(parents=True, exist_ok=True)
-
     naming = nullcontext() if cluster is None else _jobs_named_at_the_end(console, runs)
     with naming, Live(console=console, refresh_per_second=2) as live:
         go(
-            Path(settings.folder),
+            settings,
             runs,
-            Progress(live),
+            live,
             retry_failed=retry_failed,
             cluster=cluster,
-            accepted=partial(keep_grid, settings),
-            before_each=before_each,
-            inputs_of=inputs_of,
+            inputs_of=lambda run: checks.inputs_of(configs[run.name]),
         )
         statuses = [status_of(run) for run in runs]
         live.update(_runs_table(statuses, settings.metrics[0]))

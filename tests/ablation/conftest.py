@@ -12,8 +12,7 @@ from grpo_verl_ext import cli
 from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.checks import Plugin
 from grpo_verl_ext.ablation.declaration import Expectation, Primary
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
@@ -33,7 +32,7 @@ def uncomposed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         checks, "compose_runs", lambda runs, _: {run.name: OmegaConf.create() for run in runs}
     )
-    monkeypatch.setattr(checks, "check_runs", lambda *_: None)
+    monkeypatch.setattr(checks, "check_runs", lambda *_, here: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks, inputs
+from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.table import read_any, read_results, write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
@@ -43,9 +43,8 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncomposed: None) -> P
         (run.folder / "attempt-1.jsonl").write_text(json.dumps(line) + "\n")
 
     monkeypatch.setattr(VerlRun, "go", go_)
-    monkeypatch.setattr(checks, "tasks_to_prepare", lambda configs, plugin: [])
-    monkeypatch.setattr("grpo_verl_ext.ablation.terminal.git_revision", lambda: "abc")
-    monkeypatch.setattr("grpo_verl_ext.ablation.terminal.check_clean", lambda run: None)
+    monkeypatch.setattr("grpo_verl_ext.ablation.grid.git_revision", lambda: "abc")
+    monkeypatch.setattr("grpo_verl_ext.ablation.run._check_clean", lambda: None)
     (tmp_path / "grid.yaml").write_text(json.dumps({**GRID, "folder": str(tmp_path / "out")}))
     return tmp_path / "grid.yaml"
 
@@ -89,7 +88,7 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
     grid: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
-    monkeypatch.setattr(inputs, "inputs_of", lambda config: {"data.train_files": "1"})
+    monkeypatch.setattr(checks, "inputs_of", lambda config: {"data.train_files": "1"})
     ablate("run", str(grid))
     run = grid.parent / "out" / "b" / "seed-2"
     (run / "attempt-1.jsonl").write_text(json.dumps({"step": 1, "data": {TRAINED: 1}}) + "\n")
@@ -132,7 +131,8 @@ def test_the_table_and_the_report_keep_it(grid: Path, tmp_path: Path) -> None:
     results = read_results(tmp_path / "out")
     (tmp_path / "kept").mkdir()
     write_table(results, tmp_path / "kept" / "metrics.parquet")
-    assert read_any(tmp_path / "kept")[0].beginnings == results.beginnings
+    kept, _ = read_any(tmp_path / "kept")
+    assert (kept.beginnings, kept.settings.as_dict()) == (results.beginnings, results.settings.as_dict())
     _, printed = ablate("report", str(tmp_path / "kept"))
     assert "the grid was begun 3 times" in printed
     assert printed.count("at commit abc") == 3
@@ -147,7 +147,7 @@ def test_the_declaration_cannot_change_with_the_records_gone(grid: Path, tmp_pat
     shutil.rmtree(tmp_path / "out")
     for command in ("plan", "run"):
         status, printed = ablate(command, str(grid), "margin=0.1")
-        assert "held runs, since removed, that were begun with margin: 0.05, and now it is 0.1" in printed
+        assert "removed or not, were begun with margin: 0.05, and now it is 0.1" in printed
         assert status == 1
     assert ablate("run", str(grid), "margin=0.1", f"folder={tmp_path}/another")[0] == 0
 
@@ -156,5 +156,5 @@ def test_notes_that_are_something_else_are_left_in_place(grid: Path, tmp_path: P
     file = tmp_path / "out.beginnings.json"
     file.write_text("mine")
     status, printed = ablate("run", str(grid))
-    assert f"{file} does not say when the grid was begun" in printed
+    assert f"{file} is not a list of when the grid was begun" in printed
     assert (status, file.read_text()) == (1, "mine")

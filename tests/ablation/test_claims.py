@@ -21,8 +21,7 @@ from grpo_verl_ext.ablation.declaration import (
     Primary,
     VariantPair,
 )
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.report import Report, report_of
 from grpo_verl_ext.ablation.table import read_results, read_table, write_table
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, control_of

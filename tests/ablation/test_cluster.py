@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import signal
 import socket
 import socketserver
@@ -23,18 +24,20 @@ from ray_cluster import free_ports, ray_head
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import run as runner
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings
 from grpo_verl_ext.ablation.ray_jobs import RayCluster, connected
 from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.ablation.state import State, noted_job, status_of
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
+
+CLIP = Path(__file__).parents[2] / "examples" / "ablations" / "clip_chain_sum.yaml"
+"""A grid that is refused before anything of it is composed."""
 
 
 @pytest.fixture(autouse=True)
 def _asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(runner, "_POLL_SECONDS", 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +74,19 @@ def run_named(tmp_path: Path, signs: Path) -> Callable[..., GridRun]:
 
 
 class Told:
-    """A watcher that remembers, and acts on the metrics when asked to."""
+    """A stand-in for rich's Live that remembers, and acts on the first metrics when asked to."""
 
     def __init__(self, on_metrics: Callable[[], object] = lambda: None) -> None:
         self.begun: list[str] = []
-        self.at_work: list[int] = [0]
         self.on_metrics = on_metrics
+        self.console = self
 
-    def begin(self, run: GridRun) -> None:
-        self.begun.append(run.variant)
-        self.at_work.append(self.at_work[-1] + 1)
+    def print(self, line: str, style: str = "") -> None:
+        self.begun += re.findall(r" (\w+)/seed-1 begins", line)
 
-    def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        if metrics:
+    def update(self, text: object) -> None:
+        if ", step 0 of" not in str(text):
             self.on_metrics()
-
-    def end(self, run: GridRun, reason: str | None) -> None:
-        self.at_work.append(self.at_work[-1] - 1)
 
 
 def cluster(address: str, at_once: int = 1, **settings: Any) -> RayCluster:
@@ -97,8 +96,12 @@ def cluster(address: str, at_once: int = 1, **settings: Any) -> RayCluster:
 def submit(
     tmp_path: Path, runs: list[GridRun], at: RayCluster | None, **settings: Any
 ) -> tuple[Told, list[GridRun]]:
+    """What was told, and the runs that have failed."""
     told = settings.pop("told", Told())
-    return told, go(tmp_path / "grid", runs, told, cluster=at, **{"retry_failed": False, **settings})
+    usual = {"base": [], "axes": {"x": {"x": []}}, "seeds": [1], "baseline": ["x"], "metrics": ["score"]}
+    grid = GridSettings(folder=str(tmp_path / "grid"), steps=2, **usual)
+    go(grid, runs, told, cluster=at, **{"retry_failed": False, **settings})
+    return told, [run for run in runs if status_of(run).state is State.FAILED]
 
 
 def jobs_of(client: JobSubmissionClient, tmp_path: Path) -> list[Any]:
@@ -276,15 +279,16 @@ def test_a_terminated_command_names_the_jobs_that_go_on(tmp_path, address, clien
 
 
 def test_an_address_where_nobody_answers_is_one_message_before_anything_begins(tmp_path) -> None:
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(
-        f"folder: {tmp_path}/grid\nsteps: 2\nbase: []\nseeds: [1]\nbaseline: [a]\nmetrics: [score]\n"
-        "axes: {name: {a: []}}\n"
-    )
     (port,) = free_ports(1)
-    refused = CliRunner().invoke(
-        app, ["ablate", "run", str(grid), "--ray-address", f"http://127.0.0.1:{port}"]
-    )
+    words = [
+        "ablate",
+        "run",
+        str(CLIP),
+        f"folder={tmp_path}/grid",
+        "--ray-address",
+        f"http://127.0.0.1:{port}",
+    ]
+    refused = CliRunner().invoke(app, words)
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"ablate: --ray-address is http://127.0.0.1:{port}, where Ray's job API")
     assert f"type: ray job list --address http://127.0.0.1:{port}" in refused.stderr
@@ -313,10 +317,8 @@ def another_server(status: int) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (200, "Ray's job API does not answer"),
-        (404, "Ray's job API does not answer"),
-        (500, "Ray's job API does not answer"),
-        (401, r"asks for a token .* type: export RAY_AUTH_MODE=token"),
+        *((status, "Ray's job API does not answer") for status in (200, 404, 500)),
+        (401, "RAY_AUTH_TOKEN"),
     ],
 )
 def test_another_server_at_the_address_is_refused(status: int, message: str) -> None:
@@ -329,7 +331,7 @@ def test_another_server_at_the_address_is_refused(status: int, message: str) -> 
 
 @pytest.mark.parametrize("value", ["auto", "ray://head:10001", "head:8265"])
 def test_an_address_of_another_kind_is_refused(value: str) -> None:
-    with pytest.raises(AblationError, match=f"--ray-address is {value}; valid is .*http://HOST:8265"):
+    with pytest.raises(AblationError, match=f"--ray-address is {value}, .*; valid is .*http://HOST:8265"):
         connected(value, 1, print)
 
 
@@ -357,7 +359,6 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
 
 
 def test_several_jobs_need_a_cluster() -> None:
-    grid = Path(__file__).parents[2] / "examples" / "ablations" / "clip_chain_sum.yaml"
-    refused = CliRunner().invoke(app, ["ablate", "run", str(grid), "--jobs", "2"])
+    refused = CliRunner().invoke(app, ["ablate", "run", str(CLIP), "--jobs", "2"])
     assert refused.exit_code == 1
     assert "--jobs is 2; without a cluster valid is 1" in refused.stderr

@@ -1,6 +1,7 @@
 """Test that a run of another start, task or version, or of changed sources, is named and left out."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration import Control, Expectation, Primary
-from grpo_verl_ext.ablation.kept import read_kept_grid
+from grpo_verl_ext.ablation.grid import read_kept_grid
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
@@ -104,22 +105,21 @@ def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_t
     assert read_results(tmp_path).left_out == {("other", 2): why}
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_a_declared_comparison_takes_no_run_of_changed_sources(
-    grid_of, leave, tmp_path: Path, declared: bool
+@pytest.mark.parametrize(
+    ("revision", "why"),
+    [
+        ("abc+changes", "its sources differed from their commit (abc+changes)"),
+        ("def", "its commit is def, and that of base/seed-2 abc"),
+    ],
+)
+def test_a_declared_pair_is_of_one_commit_without_changes(
+    grid_of, leave, tmp_path: Path, revision: str, why: str
 ) -> None:
     """An exploratory grid keeps them, with a warning."""
-    grid(grid_of, leave, of={("other", 1): {"git_revision": "abc+changes"}}, **(DECLARED if declared else {}))
-    why = {("other", 1): "its sources differed from their commit (abc+changes)"}
-    assert read_results(tmp_path).left_out == (why if declared else {})
-
-
-@pytest.mark.parametrize("declared", [True, False])
-def test_a_declared_pair_is_of_one_commit(grid_of, leave, tmp_path: Path, declared: bool) -> None:
-    grid(grid_of, leave, of={("other", 2): {"git_revision": "def"}}, **(DECLARED if declared else {}))
-    found = read_results(tmp_path).left_out
-    wanted = {("other", 2): "its commit is def, and that of base/seed-2 abc"}
-    assert found == (wanted if declared else {})
+    for declaration, wanted in (({}, {}), (DECLARED, {("other", 2): why})):
+        grid(grid_of, leave, of={("other", 2): {"git_revision": revision}}, **declaration)
+        assert read_results(tmp_path).left_out == wanted
+        shutil.rmtree(tmp_path)
 
 
 def test_a_declared_run_without_a_record_does_not_count(grid_of, leave, tmp_path: Path) -> None:
@@ -143,22 +143,20 @@ def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_
     assert read_results(tmp_path).left_out == {("other", 2): why}
 
 
-@pytest.mark.parametrize("override", ["+task=chain_sum", "task.n=3", "data.train_files=x", f"{MODEL}=x"])
+@pytest.mark.parametrize(
+    ("override", "judged"),
+    [
+        *((each, False) for each in ("+task=chain_sum", "task.n=3", "data.train_files=x", f"{MODEL}=x")),
+        *((each, True) for each in ("data.train_batch_size=8", "data.max_response_length=9")),
+    ],
+)
 def test_a_variant_that_chooses_its_model_or_data_may_have_others(
-    grid_of, leave, tmp_path: Path, override: str
+    grid_of, leave, tmp_path: Path, override: str, judged: bool
 ) -> None:
-    axes = {"algo": {"base": [], "other": [override], "third": []}}
-    grid(grid_of, leave, of={("other", seed): {"inputs": {MODEL: "x"}} for seed in SEEDS}, axes=axes)
-    assert read_results(tmp_path).left_out == {}
-
-
-@pytest.mark.parametrize("override", ["data.train_batch_size=8", "data.max_response_length=9"])
-def test_a_variant_that_reads_the_same_data_in_another_way_is_judged(
-    grid_of, leave, tmp_path: Path, override: str
-) -> None:
+    """To read the same data in another way is not to choose it."""
     axes = {"algo": {"base": [], "other": [override], "third": []}}
     grid(grid_of, leave, of={("other", 2): {"inputs": {MODEL: "x", DATA: "prompts 2"}}}, axes=axes)
-    assert read_results(tmp_path).left_out.keys() == {("other", 2)}
+    assert read_results(tmp_path).left_out.keys() == ({("other", 2)} if judged else set())
 
 
 def test_records_of_earlier_versions_are_not_judged(grid_of, leave, tmp_path: Path) -> None:

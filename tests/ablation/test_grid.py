@@ -1,13 +1,14 @@
 """Test grids: refusals and the runs they make."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.checks import check_runs, compose_runs, tasks_to_prepare
+from grpo_verl_ext.ablation.checks import check_runs, compose_runs
 from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
 from grpo_verl_ext.cli import app
 
@@ -100,9 +101,10 @@ def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytes
     [
         (["step=3"], r"step=3 is not known; valid are axes, seeds, baseline, primary"),
         (["steps=0"], r"steps is 0; .*greater than or equal to 1"),
-        (["seeds=[]"], r"seeds is empty"),
-        (["seeds=[1,1]"], r"seeds is \[1, 1\]; valid are different integers"),
-        (["seeds=[-1]"], r"seeds is \[-1\]; valid are different integers"),
+        (["seeds=[]"], r"seeds is \[\]; .* at least 1 item"),
+        (["seeds=[1,1]"], r"seeds is \[1, 1\] and .*valid are different seeds"),
+        (["seed_overrides=[]"], r"so that only 1 of .* Type: .*'seed_overrides=\[data\.seed=\{seed\}\]'"),
+        (["seeds=[-1]"], r"seeds\[0\] is -1; .*greater than or equal to 0"),
         (["seeds=[one]"], r"seeds\[0\] is 'one'; valid is .* integer"),
         (["seeds=1,2"], r"seeds is '1,2'; valid is a valid list\. Type: seeds=\[1,2\]"),
         (
@@ -110,11 +112,11 @@ def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytes
             r"axes\.algo\.a is 'x=1'; valid is a valid list\. Type: axes\.algo\.a=\[x=1\]",
         ),
         (["axes=[a]"], r"axes: Cannot merge .*Type: axes=<value>"),
-        (["axes.algo.a/b=[]"], r"axes\.algo has the label 'a/b', which names folders"),
-        (["axes.algo.a,b=[]"], r"axes\.algo has the label 'a,b'"),
-        (["axes.algo.+=[]"], r"axes\.algo has the label '\+'"),
-        (["axes.algo.GRPO=[]"], r"the labels grpo, low and GRPO, low name one folder, GRPO-low"),
-        (["axes.empty={}"], r"axes\.empty has no choice"),
+        (["axes.algo.a/b=[]"], r"the labels a/b, low, which name the folder 'a/b-low'; valid is .*Rename"),
+        (["axes.algo.a,b=[]"], r"name the folder 'a,b-low'"),
+        (["axes.algo.+=[]"], r"name the folder '\+-low'"),
+        (["axes.algo.GRPO=[]"], r"the labels GRPO, low, .* that no other variant has"),
+        (["axes.empty={}"], r"axes\.empty is \{\}; .*at least 1 item"),
         (
             ["baseline=[grpo]"],
             r"valid is one label of each axis.*lr: low \| high.*Type: 'baseline=\[grpo,low\]'",
@@ -140,7 +142,7 @@ def test_labels_are_the_text_that_was_typed(written) -> None:
 def test_variants_with_one_name_are_refused(written) -> None:
     axes = ["axes={x: {a: [], a-b: []}, y: {b-c: [], c: []}}", "baseline=[a,c]"]
     file = written(SMALL.replace("axes:", "unused:").split("unused:")[0] + SMALL[SMALL.index("seeds:") :])
-    with pytest.raises(AblationError, match=r"the labels a, b-c and a-b, c name one folder, a-b-c"):
+    with pytest.raises(AblationError, match=r"the labels a-b, c, .*'a-b-c'; .*no other variant has"):
         read_grid(file, axes)
 
 
@@ -154,13 +156,20 @@ def test_what_the_driver_would_refuse_names_the_run(written, plugin) -> None:
     grid = read_grid(written(), ["base=[+platform=cpu,actor_rollout_ref.rollout.n=1]"])
     configs = compose_runs(runs_of(grid), plugin)
     with pytest.raises(AblationError, match=r"grpo-low/seed-3: group-size is tested with .*n ≥ 2; it is 1"):
-        check_runs(configs, plugin)
+        check_runs(configs, plugin, here=True)
 
 
-def test_the_seeds_of_the_embedded_task_are_found(written, plugin, tmp_path, monkeypatch) -> None:
+def test_the_tasks_of_the_seeds_are_prepared_once(written, plugin, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
     (tmp_path / "chain_sum" / "seed-3").mkdir(parents=True)
+    prepared = []
+
+    def prepare(task: str, seed: int) -> None:
+        prepared.append((task, seed))
+        (tmp_path / task / f"seed-{seed}").mkdir()
+
     grid = read_grid(
         written(), ["base=[+platform=cpu,+task=chain_sum]", "seed_overrides=['task.seed={seed}']"]
     )
-    assert tasks_to_prepare(compose_runs(runs_of(grid), plugin), plugin) == [("chain_sum", 4)]
+    check_runs(compose_runs(runs_of(grid), plugin), replace(plugin, prepare=prepare), here=False)
+    assert prepared == [("chain_sum", 4)]

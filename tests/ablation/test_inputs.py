@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.ablation import inputs
+from grpo_verl_ext.ablation.checks import inputs_of
 
 
 def test_models_and_data_on_this_machine(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_models_and_data_on_this_machine(tmp_path: Path) -> None:
         "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a  config.json\n"
         "6b51d431df5d7f141cbececcf79edf3dd861c3b4069f0b11661a3eefacbba918  part/weights\n"
     )
-    found = inputs.inputs_of(config)
+    found = inputs_of(config)
     assert found == {
         "actor_rollout_ref.model.path": hashlib.sha256(lines.encode()).hexdigest(),
         "data.train_files": abc,
@@ -53,7 +53,7 @@ def test_models_and_data_on_this_machine(tmp_path: Path) -> None:
     }
 
     (model / "part" / "weights").write_bytes(b"13")
-    assert inputs.inputs_of(config)["actor_rollout_ref.model.path"] != found["actor_rollout_ref.model.path"]
+    assert inputs_of(config)["actor_rollout_ref.model.path"] != found["actor_rollout_ref.model.path"]
 
 
 def test_reward_models_and_code_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_reward_models_and_code_of_the_users(tmp_path: Path, monkeypatch: pytest
             "reward": {"custom_reward_function": {"reward_kwargs": {"weights": weights}}},
         }
     )
-    found = inputs.inputs_of(config)
+    found = inputs_of(config)
     functions = "reward.custom_reward_function.reward_kwargs.weights"
     assert found.keys() == {
         "algorithm.grpo_ext.reward_model.path",
@@ -86,5 +86,5 @@ def test_reward_models_and_code_of_the_users(tmp_path: Path, monkeypatch: pytest
         *("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_MODULES[1]"),
     }
     (tmp_path / "inputs_test_losses.py").write_text("x = 1\n")
-    again = inputs.inputs_of(config)
+    again = inputs_of(config)
     assert {key for key in found if again[key] != found[key]} == {"VERL_USE_EXTERNAL_MODULES[1]"}

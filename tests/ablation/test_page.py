@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
-from grpo_verl_ext.ablation.kept import read_kept_grid
+from grpo_verl_ext.ablation.grid import read_kept_grid
 from grpo_verl_ext.ablation.page import COLOURS, visible, write_page
 from grpo_verl_ext.ablation.report import Report, report_of
 from grpo_verl_ext.ablation.table import read_results

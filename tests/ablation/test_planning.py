@@ -13,8 +13,7 @@ from click.testing import Result
 from statsmodels.stats.power import TTestPower
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings, keep_grid, read_grid, runs_of
 from grpo_verl_ext.ablation.table import read_results, write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.metrics import TRAINED
@@ -93,33 +92,6 @@ def wanted(sd: float, starts: int) -> tuple[float, float]:
     return solver.power(0.05 / sd, starts, 0.02), effect * sd
 
 
-def test_a_given_sd(plan: Plan) -> None:
-    shown = plan("--sd", "0.044")
-    assert shown.exit_code == 0, shown.output
-    assert "2 comparisons of the final of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown.output
-    assert "SD of paired differences: 0.044 (from --sd)" in shown.output
-    found = cells(shown.output)
-    assert [*found] == [8, 16]
-    for starts, (runs, minutes, power, smallest) in found.items():
-        assert (runs, minutes) == (str(4 * starts), "–")
-        assert (float(power), float(smallest)) == (
-            pytest.approx(wanted(0.044, starts)[0], abs=0.005),
-            pytest.approx(wanted(0.044, starts)[1], abs=0.0005),
-        )
-    needed = math.ceil(TTestPower().solve_power(effect_size=0.05 / 0.044, alpha=0.02, power=0.8))
-    assert f"A difference of 0.05 takes {needed} starts to be found with 80%." in shown.output
-
-
-def test_a_difference_of_differences_has_twice_the_variance(plan: Plan) -> None:
-    """The grid's numbers are those of the comparison that takes the most starts."""
-    pair, other = {"variant": "a", "is": "higher"}, {"variant": "b", "against": "bad"}
-    shown = plan("--sd", "0.02", expect=[pair, {**pair, "minus": other}]).output
-    assert "SD of differences of differences: 0.028" in shown
-    for starts, (_, _, power, smallest) in cells(shown).items():
-        assert float(power) == pytest.approx(wanted(0.02 * 2**0.5, starts)[0], abs=0.005)
-        assert float(smallest) == pytest.approx(wanted(0.02 * 2**0.5, starts)[1], abs=0.0005)
-
-
 @pytest.mark.parametrize("of_table", [False, True])
 def test_a_pilot(plan: Plan, tmp_path: Path, of_table: bool) -> None:
     pilot = leave(tmp_path / "pilot", DIFFERENCES, ("base", "a", "other"))
@@ -128,10 +100,28 @@ def test_a_pilot(plan: Plan, tmp_path: Path, of_table: bool) -> None:
         pilot = tmp_path / "pilot.parquet"
     shown = plan("--pilot", str(pilot))
     assert shown.exit_code == 0, shown.output
+    assert "2 comparisons of the final of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown.output
     assert f"{SD:.3f} (from {pilot}: base, a; 6 starts; 5 degrees of freedom)" in shown.output
-    # 4 variants × 8 starts × 10 steps × 6 s = 1920 s.
-    assert cells(shown.output)[8][:2] == ["32", "32"]
-    assert float(cells(shown.output)[8][2]) == pytest.approx(wanted(SD, 8)[0], abs=0.005)
+    found = cells(shown.output)
+    assert [*found] == [8, 16]
+    for starts, (runs, minutes, power, smallest) in found.items():
+        # 4 variants × 8 starts × 10 steps × 6 s = 1920 s.
+        assert (runs, minutes) == (str(4 * starts), str(4 * starts))
+        assert float(power) == pytest.approx(wanted(SD, starts)[0], abs=0.005)
+        assert float(smallest) == pytest.approx(wanted(SD, starts)[1], abs=0.0005)
+    needed = math.ceil(TTestPower().solve_power(effect_size=0.05 / SD, alpha=0.02, power=0.8))
+    assert f"A difference of 0.05 takes {needed} starts to be found with 80%." in shown.output
+
+
+def test_a_difference_of_differences_has_twice_the_variance(plan: Plan, tmp_path: Path) -> None:
+    """The grid's numbers are those of the comparison that takes the most starts."""
+    pair, other = {"variant": "a", "is": "higher"}, {"variant": "b", "against": "bad"}
+    pilot = leave(tmp_path / "pilot", DIFFERENCES)
+    shown = plan("--pilot", str(pilot), expect=[pair, {**pair, "minus": other}]).output
+    assert f"of differences of differences: {SD * 2**0.5:.3f}" in shown
+    for starts, (_, _, power, smallest) in cells(shown).items():
+        assert float(power) == pytest.approx(wanted(SD * 2**0.5, starts)[0], abs=0.005)
+        assert float(smallest) == pytest.approx(wanted(SD * 2**0.5, starts)[1], abs=0.0005)
 
 
 def test_the_runs_that_are_finished_here(plan: Plan, tmp_path: Path) -> None:
@@ -147,49 +137,30 @@ def test_the_runs_that_are_finished_here(plan: Plan, tmp_path: Path) -> None:
     assert cells(shown)[16][:2] == ["64", "64"]
     pilot = leave(tmp_path / "pilot", [2 * each for each in DIFFERENCES])
     assert f"{2 * SD:.3f} (from {pilot}: " in plan("--pilot", str(pilot)).output
-    assert "0.010 (from --sd)" in plan("--sd", "0.01").output
-
-
-def test_neither_pilot_nor_sd_nor_finished_runs(plan: Plan) -> None:
-    shown = plan()
-    assert shown.exit_code == 0, shown.output
-    assert (
-        "The power is unknown: no two variants of this grid have finished two common starts. "
-        "Type: --pilot <folder or table of a grid that logged it>, or --sd <" in shown.output
-    )
-    assert cells(shown.output)[16] == ["64", "–", "–", "–"]
-    assert "takes" not in shown.output
-
-
-@pytest.mark.parametrize(
-    ("options", "changes", "message"),
-    [
-        (["--sd", "0"], {}, r"--sd is 0; valid is a number > 0\. Type: --sd 0\.04"),
-        (["--sd", "nan"], {}, r"--sd is nan"),
-        (
-            ["--sd", "0.04"],
-            EXPLORATORY,
-            r"--sd is given, but the grid declares no comp.*leave --sd out",
-        ),
-        (["--pilot", "x"], EXPLORATORY, r"--pilot is given, but the grid declares no comparison"),
-        (["--pilot", "nowhere"], {}, r"nowhere has no grid\.json"),
-    ],
-)
-def test_a_refusal(plan: Plan, options: list[str], changes: dict[str, object], message: str) -> None:
-    refused = plan(*options, **changes)
-    assert refused.exit_code == 1
-    assert re.search(message, refused.stderr)
 
 
 @pytest.mark.parametrize(
     ("differences", "changes"),
-    [(DIFFERENCES, {"primary": {"metric": "loss", "measure": "area"}}), ([0.1], {})],
+    [(None, {}), (DIFFERENCES, {"primary": {"metric": "loss", "measure": "area"}}), ([0.1], {})],
 )
-def test_a_pilot_that_does_not_serve(plan: Plan, tmp_path: Path, differences, changes) -> None:
-    leave(tmp_path / "pilot", differences)
-    refused = plan("--pilot", str(tmp_path / "pilot"), **changes)
+def test_a_spread_that_is_not_known(plan: Plan, tmp_path: Path, differences, changes) -> None:
+    """Neither finished runs, nor a pilot with two starts of the primary."""
+    options = ["--pilot", str(leave(tmp_path / "pilot", differences))] if differences else []
+    shown = plan(*options, **changes)
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"The power is unknown: .* two common starts .* Type: --pilot <", shown.output)
+    assert cells(shown.output)[16] == ["64", "64" if differences else "–", "–", "–"]
+    assert "takes" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (EXPLORATORY, r"--pilot is nowhere, but the grid declares no comparison.*leave --pilot out"),
+        ({}, r"nowhere has no grid\.json"),
+    ],
+)
+def test_a_refusal(plan: Plan, changes: dict[str, object], message: str) -> None:
+    refused = plan("--pilot", "nowhere", **changes)
     assert refused.exit_code == 1
-    assert re.search(
-        r"pilot, in which no two variants have finished two common starts that have (acc|loss); valid is",
-        refused.stderr,
-    )
+    assert re.search(message, refused.stderr)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,26 +11,37 @@ import pytest
 from filelock import FileLock
 
 from grpo_verl_ext.ablation import run as runner
-from grpo_verl_ext.ablation.grid import AblationError, GridRun
-from grpo_verl_ext.ablation.run import go
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings
+from grpo_verl_ext.ablation.run import check_records, go
 from grpo_verl_ext.ablation.state import State, read_record, status_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import TRAINED, Metrics
+from grpo_verl_ext.runs.metrics import TRAINED, CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 
 class Heard:
+    """A stand-in for rich's Live that remembers, without the times."""
+
     def __init__(self) -> None:
         self.words: list[str] = []
+        self.console = self
 
-    def begin(self, run: GridRun) -> None:
-        self.words.append(f"begin {run.name}")
+    def print(self, line: str, style: str = "") -> None:
+        self.words.append(line.partition(" ")[2])
 
-    def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        self.words.append(f"step {max(metrics)}")
+    def update(self, text: object) -> None:
+        self.words.append(str(text))
 
-    def end(self, run: GridRun, reason: str | None) -> None:
-        self.words.append(f"end {run.name} {status_of(run).state.value}")
+    @property
+    def begun(self) -> list[str]:
+        return [word.removesuffix(" begins") for word in self.words if word.endswith(" begins")]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> GridSettings:
+    algos = {name: [f"+algo={name}"] for name in ("a", "b", "c")}
+    declared = {"seeds": [1], "baseline": ["a"], "metrics": ["acc"], "axes": {"algo": algos}}
+    return GridSettings(folder=str(tmp_path), steps=2, base=[], **declared)
 
 
 @pytest.fixture
@@ -62,13 +74,15 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return failing
 
 
-def test_all_runs_in_their_order_and_none_twice(tmp_path: Path, grid: list[GridRun], verl: set[str]) -> None:
+def test_all_runs_in_their_order_and_none_twice(
+    settings: GridSettings, grid: list[GridRun], verl: set[str]
+) -> None:
     heard = Heard()
-    assert go(tmp_path, grid[:1], heard, retry_failed=False) == []
-    assert heard.words == ["begin a/seed-1", "step 2", "end a/seed-1 finished"]
+    go(settings, grid[:1], heard, retry_failed=False)
+    assert heard.words == ["a/seed-1 begins", "now a/seed-1, step 2 of 2", "a/seed-1: finished"]
     again = Heard()
-    go(tmp_path, grid, again, retry_failed=False)
-    assert [word for word in again.words if word.startswith("begin")] == ["begin b/seed-1", "begin c/seed-1"]
+    go(settings, grid, again, retry_failed=False)
+    assert again.begun == ["b/seed-1", "c/seed-1"]
 
 
 class _TwoAtOnce:
@@ -82,55 +96,57 @@ class _TwoAtOnce:
         trained(run, on_metrics)
 
 
-def test_before_each_run_those_before_it_have_begun(
-    tmp_path: Path, grid: list[GridRun], monkeypatch: pytest.MonkeyPatch
+def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(
+    settings: GridSettings, grid: list[GridRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A declared grid notes its beginning where no run is there, so once. A cluster's commit is not ours."""
-    monkeypatch.setattr(runner, "POLL_SECONDS", 0.0)
-    begun: list[int] = []
-    go(
-        tmp_path,
-        grid,
-        Heard(),
-        retry_failed=False,
-        cluster=_TwoAtOnce(),
-        before_each=lambda _: begun.append(sum(run.training.folder.is_dir() for run in grid)),
-    )
-    assert begun == [0, 1, 2]
+    monkeypatch.setattr(runner, "_POLL_SECONDS", 0.0)
+    heard = Heard()
+    go(settings, grid, heard, retry_failed=False, cluster=_TwoAtOnce())
+    assert heard.words[:2] == ["a/seed-1 begins", "b/seed-1 begins"]
+    assert [status_of(run).state for run in grid] == [State.FINISHED] * 3
     record = read_record(grid[0])
     assert record is not None
     assert (record.git_revision, record.versions, record.machine) == (None, {}, None)
 
 
-def test_a_failed_run_is_named_skipped_and_retried_when_asked(tmp_path, grid, verl) -> None:
+def test_a_failed_run_is_named_skipped_and_retried_when_asked(settings, tmp_path, grid, verl) -> None:
     verl.add("b")
-    assert go(tmp_path, grid, Heard(), retry_failed=False) == [grid[1]]
+    go(settings, grid, Heard(), retry_failed=False)
     assert [status_of(run).state for run in grid] == [State.FINISHED, State.FAILED, State.FINISHED]
     assert status_of(grid[1]).reason == "the reason\nended with status 1\n"
 
     verl.clear()
     heard = Heard()
-    assert go(tmp_path, grid, heard, retry_failed=False) == [grid[1]]
+    go(settings, grid, heard, retry_failed=False)
     assert heard.words == []
     assert not status_of(grid[1]).is_to_do(retry_failed=False)
-    assert go(tmp_path, grid, heard, retry_failed=True) == []
+    go(settings, grid, heard, retry_failed=True)
     assert status_of(grid[1]).state is State.FINISHED
 
 
-def test_a_run_whose_metrics_are_corrupt_is_left_alone_and_the_others_go_on(tmp_path, grid, verl) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "attempt-1.jsonl").write_text("{\n")
+@pytest.mark.parametrize("when", ["before", "while it trains"])
+def test_a_run_whose_metrics_are_corrupt_ends_no_other(settings, tmp_path, grid, monkeypatch, when) -> None:
+    def train(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+        if run.folder.name == "a":
+            (run.folder / "attempt-1.jsonl").write_text("{\n")
+            raise CorruptMetricsError("a/attempt-1.jsonl, line 1")
+        trained(run, on_metrics)
+
+    monkeypatch.setattr(VerlRun, "go", train)
     heard = Heard()
-    go(tmp_path, grid, heard, retry_failed=True)
-    assert [word for word in heard.words if word.startswith("begin")] == ["begin b/seed-1", "begin c/seed-1"]
-    status = status_of(grid[0])
-    assert status.state is State.UNREADABLE
-    assert "a/attempt-1.jsonl, line 1, is no record" in str(status.reason)
+    if when == "before":
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "attempt-1.jsonl").write_text("{\n")
+    go(settings, grid, heard, retry_failed=True)
+    assert heard.begun == ["a/seed-1"] * (when != "before") + ["b/seed-1", "c/seed-1"]
+    assert [status_of(run).state for run in grid] == [State.UNREADABLE, State.FINISHED, State.FINISHED]
+    assert "a/attempt-1.jsonl, line 1, is no record" in str(status_of(grid[0]).reason)
+    assert not (tmp_path / "a" / "failed.txt").exists()
 
 
-def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:
+def test_each_run_records_what_it_was_made_with(settings, tmp_path, grid, verl) -> None:
     before = datetime.now(timezone.utc).replace(microsecond=0)
-    go(tmp_path, grid, Heard(), retry_failed=False, inputs_of=lambda run: {"data.train_files": run.name})
+    go(settings, grid, Heard(), retry_failed=False, inputs_of=lambda run: {"data.train_files": run.name})
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert (record["variant"], record["seed"]) == ("a", 1)
     assert (record["overrides"], record["steps"]) == (["+algo=a"], 2)
@@ -141,27 +157,34 @@ def test_each_run_records_what_it_was_made_with(tmp_path, grid, verl) -> None:
     assert before <= began <= ended <= datetime.now(timezone.utc)
 
 
-def test_a_run_that_failed_has_not_ended(tmp_path, grid, verl) -> None:
+def test_a_run_that_failed_has_not_ended(settings, tmp_path, grid, verl) -> None:
     verl.add("a")
-    go(tmp_path, grid, Heard(), retry_failed=False)
+    go(settings, grid, Heard(), retry_failed=False)
     first = json.loads((tmp_path / "a" / "run.json").read_text())
     assert "ended" not in first
     verl.clear()
-    go(tmp_path, grid, Heard(), retry_failed=True)
+    go(settings, grid, Heard(), retry_failed=True)
     again = json.loads((tmp_path / "a" / "run.json").read_text())
     assert again == first | {name: again[name] for name in ("began", "ended")}
 
 
-def test_a_run_that_was_begun_otherwise_is_refused(tmp_path, grid, verl) -> None:
-    go(tmp_path, grid, Heard(), retry_failed=False)
-    changed = GridRun("a", 1, VerlRun(tmp_path / "a", ["+algo=a", "trainer.x=1"], steps=3))
-    with pytest.raises(
-        AblationError,
-        match=r"with other overrides: .*'steps': \['2'\].* now it is .*'steps': \['3'\].*trainer\.x=1",
-    ):
-        go(tmp_path, [changed], Heard(), retry_failed=False)
+@pytest.mark.parametrize(
+    ("overrides", "steps", "message"),
+    [
+        (["y=1", "x=1", "x=2", "z=1"], 3, r"\['steps=2'\], and now it is \['steps=3', 'z=1'\]"),
+        (["y=1", "x=2", "x=1"], 2, r"'x=1', 'x=2'.* and now it is .*'x=2', 'x=1'"),
+        (["y=1", "x=1", "x=2"], 2, None),
+    ],
+)
+def test_a_run_that_was_begun_otherwise_is_refused(tmp_path: Path, overrides, steps: int, message) -> None:
+    """Between keys the order says nothing; of one key, the last override counts."""
+    record = {"overrides": ["x=1", "x=2", "y=1"], "steps": 2, "git_revision": None, "versions": {}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    refused = pytest.raises(AblationError, match=f"with other overrides: .*{message}")
+    with refused if message else nullcontext():
+        check_records([GridRun("a", 1, VerlRun(tmp_path, overrides, steps))])
 
 
-def test_one_process_a_folder(tmp_path, grid, verl) -> None:
+def test_one_process_a_folder(settings, tmp_path, grid, verl) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(AblationError, match="another process works in"):
-        go(tmp_path, grid, Heard(), retry_failed=False)
+        go(settings, grid, Heard(), retry_failed=False)

@@ -1,28 +1,13 @@
 """Test cases in which a grid lost work, or its report said something wrong, once."""
 
-import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.kept import keep_grid
 from grpo_verl_ext.ablation.report import report_of
-from grpo_verl_ext.ablation.run import check_records, go
-from grpo_verl_ext.ablation.state import State, status_of
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
-
-
-class Nobody:
-    def begin(self, run: GridRun) -> None: ...
-
-    def metrics(self, run: GridRun, metrics: Metrics) -> None: ...
-
-    def end(self, run: GridRun, reason: str | None) -> None: ...
 
 
 class TestAFinalValueIsOfTheLastStep:
@@ -76,74 +61,6 @@ class TestAFinalValueIsOfTheLastStep:
         assert values["area"] == pytest.approx({1: 0.3, 2: 0.3})
         assert values["best"] == {1: 0.4, 2: 0.4}
         assert analysis.missing == []
-
-
-class TestARefusedGridChangesNothing:
-    @pytest.fixture
-    def settings(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GridSettings:
-        """A grid that a stand-in for verl has trained: two variants, seeds 1 and 2."""
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers" / "fake_verl"))
-        settings = GridSettings(
-            folder=str(tmp_path),
-            steps=2,
-            base=[],
-            axes={"algo": {"a": ["+algo=a"], "b": ["+algo=b"]}},
-            seeds=[1, 2],
-            seed_overrides=["data.seed={seed}"],
-            baseline=["a"],
-            metrics=["acc"],
-        )
-        go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
-        return settings
-
-    def test_fewer_seeds_leave_the_others_in_the_report(self, settings: GridSettings, tmp_path: Path) -> None:
-        settings.seeds = [2, 3]
-        go(tmp_path, runs_of(settings), Nobody(), retry_failed=False, accepted=lambda: keep_grid(settings))
-        results = read_results(tmp_path)
-        assert results.settings.seeds == [1, 2, 3]
-        assert len(results.seeds_of("b")) == 3
-
-    def test_overrides_of_one_key_in_another_order_are_another_run(self, tmp_path: Path) -> None:
-        run = GridRun("a", 1, VerlRun(tmp_path / "a", ["x=1", "x=2", "y=1"], steps=2))
-        (tmp_path / "a").mkdir()
-        record = {"overrides": ["x=2", "x=1", "y=1"], "steps": 2, "git_revision": None, "versions": {}}
-        (tmp_path / "a" / "run.json").write_text(json.dumps(record))
-        with pytest.raises(AblationError, match=r"was begun with other overrides: .*x=2.*, and now it is"):
-            check_records([run])
-        record["overrides"] = ["y=1", "x=1", "x=2"]  # between keys the order says nothing
-        (tmp_path / "a" / "run.json").write_text(json.dumps(record))
-        check_records([run])
-
-
-def test_seeds_that_change_nothing_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "grid.yaml"
-    file.write_text(
-        "folder: out\nsteps: 2\nbase: []\naxes: {algo: {a: []}}\n"
-        "seeds: [1, 2]\nbaseline: [a]\nmetrics: [acc]\n"
-    )
-    read_grid(file)
-    with pytest.raises(
-        AblationError, match=r"would be one run; .* Type: 'seed_overrides=\[data\.seed=\{seed\}\]'"
-    ):
-        read_grid(file, ["seed_overrides=[]"])
-    read_grid(file, ["seed_overrides=[]", "seeds=[1]"])
-
-
-def test_metrics_that_become_corrupt_end_one_run_and_not_the_grid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def train(run: VerlRun, on_metrics: object) -> None:
-        run.folder.mkdir(exist_ok=True)
-        if run.folder.name == "a":
-            (run.folder / "attempt-1.jsonl").write_text("{\n")
-            raise CorruptMetricsError("a/attempt-1.jsonl, line 1")
-        (run.folder / "attempt-1.jsonl").write_text('{"step": 2, "data": {"training/global_step": 2}}\n')
-
-    monkeypatch.setattr(VerlRun, "go", train)
-    runs = [GridRun(name, 1, VerlRun(tmp_path / name, [], steps=2)) for name in ("a", "b")]
-    go(tmp_path, runs, Nobody(), retry_failed=False)
-    assert [status_of(run).state for run in runs] == [State.UNREADABLE, State.FINISHED]
-    assert not (tmp_path / "a" / "failed.txt").exists()
 
 
 @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])

@@ -22,8 +22,7 @@ from test_fuzz_readers import GRID_OF_TWO, yaml_files
 from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import RunResult, gathered, write_table
 from grpo_verl_ext.cli import app

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, read_grid, runs_of
-from grpo_verl_ext.ablation.kept import GRID
+from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, GridSettings, read_grid, runs_of
 from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, Record, noted_job, read_record
 from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.iterate.examples import Pair, read_examples

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from strategies import fuzzing
 
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, runs_of
-from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.grid import AblationError, GridSettings, keep_grid, runs_of
 from grpo_verl_ext.ablation.run import check_records
 from grpo_verl_ext.ablation.state import (
     FAILURE,

@@ -2,23 +2,11 @@
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, runs_of
-from grpo_verl_ext.ablation.kept import keep_grid
+from grpo_verl_ext.ablation.grid import GridSettings, runs_of
 from grpo_verl_ext.ablation.run import go
-from grpo_verl_ext.runs.metrics import Metrics
-
-
-class Silent:
-    def begin(self, run: GridRun) -> None:
-        print(run.name, flush=True)
-
-    def metrics(self, run: GridRun, metrics: Metrics) -> None:
-        pass
-
-    def end(self, run: GridRun, reason: str | None) -> None:
-        pass
 
 
 def main(folder: Path) -> None:
@@ -39,5 +27,6 @@ def main(folder: Path) -> None:
         checks=[ManipulationCheck("acc", "mean", at_least=0.5)],
         control=Control("other", "different"),
     )
-    keep_grid(settings)
-    go(folder, runs_of(settings), Silent(), retry_failed=False)
+    live = Mock()
+    live.console.print = lambda line, **_: line.endswith("begins") and print(line.split()[1], flush=True)
+    go(settings, runs_of(settings), live, retry_failed=False)

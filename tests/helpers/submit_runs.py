@@ -3,19 +3,19 @@
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
-from kill_grid import Silent
-
-from grpo_verl_ext.ablation.grid import GridRun
+from grpo_verl_ext.ablation.grid import GridRun, GridSettings
 from grpo_verl_ext.ablation.ray_jobs import connected
 from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 address, folder, runs = sys.argv[1:]
+usual = {"base": [], "axes": {"x": {"x": []}}, "seeds": [1], "baseline": ["x"], "metrics": ["score"]}
 go(
-    Path(folder),
+    GridSettings(folder=folder, steps=2, **usual),
     [GridRun("x", 1, VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
-    Silent(),
+    Mock(),
     retry_failed=False,
     cluster=connected(address, 2, print),
 )
