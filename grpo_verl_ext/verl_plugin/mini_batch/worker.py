@@ -63,14 +63,12 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update: the statistic, where the update itself does not give it, then verl's update."""
-        log_prob = None
         if self._measures(data):
             if self._old_is_current:
-                log_prob = data[wire.Field.OLD_LOG_PROBS].values()
-            elif _source(data) is wire.StatisticSource.FORWARD_PASS:
-                log_prob = self._log_prob(data)
-        if log_prob is not None:
-            data[wire.Field.STATISTIC] = self._statistic(data, log_prob, over_ranks=True)
+                old = data[wire.Field.OLD_LOG_PROBS].values()
+                data[wire.Field.STATISTIC] = self._statistic(data, old, over_ranks=True)
+            elif _is_from(data, wire.StatisticSource.FORWARD_PASS):
+                data[wire.Field.STATISTIC] = self._statistic(data, self._log_prob(data), over_ranks=True)
         output = super().train_batch(data)
         self._old_is_current = False
         self._update += 1
@@ -116,7 +114,12 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         part = mini_batch.PartOfRows(
             torch.stack([each.double()[written] for each in tokens]), torch.stack([lengths, *numbers])
         )
-        parts, own = self._gathered(part) if over_ranks else ([part], 0)
+        parts, own = [part], 0
+        if over_ranks:
+            group = self.engine.get_data_parallel_group()
+            columns = (_of_all_ranks(each, group) for each in part)
+            parts = [mini_batch.PartOfRows(*each) for each in zip(*columns, strict=True)]
+            own = dist.get_rank(group)
         seed = tu.get(data, key=wire.Field.STATISTIC_SEED) + self._update
         values = mini_batch.evaluated(lambda rows: needs.compute(rows, self._config), parts, own, seed)
         wide = torch.promote_types(log_prob.dtype, torch.float32)
@@ -125,38 +128,28 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         ragged: Tensor = like(mask, result)
         return ragged
 
-    def _gathered(self, part: mini_batch.PartOfRows) -> tuple[list[mini_batch.PartOfRows], int]:
-        """Return the parts of all ranks, and the place of this rank's among them."""
-        group = self.engine.get_data_parallel_group()
-        columns = (_of_all_ranks(each, group) for each in part)
-        return [mini_batch.PartOfRows(*each) for each in zip(*columns, strict=True)], dist.get_rank(group)
-
     def _statistic_of(self, data: TensorDict, model_output: dict[str, Any]) -> Tensor:
         """Return the statistic for the tokens of a micro-batch: (B, T)."""
         if wire.Field.STATISTIC in data.keys():  # noqa: SIM118
             ragged = data[wire.Field.STATISTIC]
         else:
-            over_ranks = _source(data) is wire.StatisticSource.RANKS
-            ragged = self._statistic(data, _of_responses(model_output, data), over_ranks=over_ranks)
+            current = _of_responses(model_output, data)
+            over_ranks = _is_from(data, wire.StatisticSource.RANKS)
+            ragged = self._statistic(data, current, over_ranks=over_ranks)
         padded: Tensor = torch.nested.to_padded_tensor(ragged, 0)
         return padded
 
-    def _called(self, loss_fn: LossFunction, **arguments: Any) -> Any:
+    def _called(self, loss_fn: LossFunction, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss; to distil top tokens, verl's engines first ask it for what needs the logits."""
-        if "model_output" not in arguments:
-            return loss_fn(**arguments)
-        return self._with_statistic(loss_fn, **arguments)
-
-    def _with_statistic(
-        self, loss_fn: LossFunction, *, model_output: dict[str, Any], data: TensorDict, **arguments: Any
-    ) -> tuple[Tensor, dict[str, Any]]:
-        metrics = {}
+        if model_output is None:
+            return loss_fn(data=data, **more)
         statistic = self._statistic_of(data, model_output) if self._measures(data) else None
+        gap = {}
         if self._old_is_current and self.engine_config.strategy in STATISTIC_ENGINES:
-            data, metrics[_GAP] = _with_current_log_probs(data, model_output)
+            data, gap[_GAP] = _with_current_log_probs(data, model_output)
         with wire.STATISTIC.set(statistic):
-            loss, of_loss = loss_fn(model_output=model_output, data=data, **arguments)
-        return loss, of_loss | metrics
+            loss, metrics = loss_fn(model_output=model_output, data=data, **more)
+        return loss, metrics | gap
 
 
 def _with_current_log_probs(data: TensorDict, model_output: dict[str, Any]) -> tuple[TensorDict, Metric]:
@@ -207,5 +200,5 @@ def check_statistic_engine(strategy: str) -> None:
         )
 
 
-def _source(data: TensorDict) -> wire.StatisticSource:
-    return wire.StatisticSource(tu.get(data, key=wire.Field.STATISTIC_SOURCE))
+def _is_from(data: TensorDict, source: wire.StatisticSource) -> bool:
+    return bool(tu.get(data, key=wire.Field.STATISTIC_SOURCE) == source.value)
