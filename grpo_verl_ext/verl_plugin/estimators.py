@@ -27,9 +27,9 @@ from grpo_verl_ext.catalogue import Estimator, evaluation
 from grpo_verl_ext.catalogue.gvpo import ANCHORS, alpha_of
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, SEVERAL_REWARDS, STEPS, Field
+from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
 
 VerlsCall = Callable[..., tuple[Tensor, Tensor]]
 
@@ -63,10 +63,15 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
         **_: object,
     ) -> tuple[Tensor, Tensor]:
         options = Options.for_estimator(config, estimator.name)
-        _check_our_trainer(options)
-        group = _group_ids(estimator.name, index, token_level_rewards)
+        ids = [] if index is None else np.asarray(index).tolist()
+        if len(ids) != len(token_level_rewards):
+            raise ValueError(
+                f"{estimator.name}: index has {len(ids)} prompt ids for {len(token_level_rewards)} rows; valid "
+                f"is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
+            )
+        group = dense_group_ids(ids, token_level_rewards.device)
         check_rows(response_mask, group)
-        rows = row_roles(estimator, np.asarray(index).tolist(), token_level_rewards.device)
+        rows = row_roles(estimator, ids, token_level_rewards.device)
         _check_kl_of_all_outputs(rows, config or {})
         learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
         batch = _Batch(token_level_rewards, response_mask, learnt, group, rows, options, config or {})
@@ -78,12 +83,8 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
 
 
 def _process(estimator: Estimator, batch: _Batch) -> Tensor:
-    steps = STEPS.get()
-    if steps is None:
-        raise ValueError(
-            f"algorithm.adv_estimator={estimator.name} has no step rewards to learn from; valid are a "
-            f"trainer mode and an agent loop of this package. Type: +algo={estimator.name}"
-        )
+    if (steps := STEPS.get()) is None:
+        raise _without(estimator, "step rewards", "and an agent loop ")
     baseline = evaluation.BASELINES[str(batch.options.scale_rewards)]
     return process_advantages(
         steps.rewards, steps.row, steps.end, batch.learnt, batch.group, baseline=baseline
@@ -102,31 +103,20 @@ def _outcome(estimator: Estimator, batch: _Batch) -> Tensor:
 
 
 def _several(estimator: Estimator, batch: _Batch) -> Tensor:
-    rewards, rows = SEVERAL_REWARDS.get(), batch.rows
-    if rewards is None:
-        raise ValueError(
-            f"algorithm.adv_estimator={estimator.name} has one reward to learn from, their sum; valid is a "
-            f"trainer mode of this package. Type: +algo=gdpo"
-        )
+    rows = batch.rows
+    if (rewards := SEVERAL_REWARDS.get()) is None:
+        raise _without(estimator, "rewards but their sum")
     check_rows(rewards, batch.group)
     weights = batch.config.get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
     of_response = evaluation.decoupled_advantages(estimator, rewards, weights, batch.group, rows.member)
     return adv.on_tokens(of_response[rows.last].to(batch.token_level_rewards.dtype), batch.learnt)
 
 
-def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tensor) -> Tensor:
-    if index is None:
-        raise ValueError(
-            f"{name}: index is None, so the groups are unknown; valid is one prompt id per row, which verl "
-            f"takes from 'uid'. Pass index=<(B,) ids>"
-        )
-    group = dense_group_ids(index, token_level_rewards.device)
-    if group.shape != token_level_rewards.shape[:1]:
-        raise ValueError(
-            f"{name}: index has {group.numel()} prompt ids for {token_level_rewards.shape[:1].numel()} rows; "
-            f"valid is one id per row. Pass index=<(B,) ids>"
-        )
-    return group
+def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:
+    return ValueError(
+        f"algorithm.adv_estimator={estimator.name} has no {what} to learn from; valid is a trainer mode "
+        f"{more}of this package. Type: +algo={estimator.name.removesuffix('_outcome')}"
+    )
 
 
 def _check_kl_of_all_outputs(rows: RowRoles, config: Mapping[str, Any]) -> None:
@@ -142,32 +132,6 @@ def _check_kl_of_all_outputs(rows: RowRoles, config: Mapping[str, Any]) -> None:
             valid="false",
             fix=Line("algorithm.use_kl_in_reward=false", "actor_rollout_ref.actor.use_kl_loss=true"),
         )
-
-
-def _check_our_trainer(options: Options) -> None:
-    """Refuse what a trainer mode of this package does, under verl's own: anchors but ``old``, features."""
-    if OUR_TRAINER.get():
-        return
-    if options.gvpo_anchor != "old":
-        raise _without_effect("gvpo_anchor", options.gvpo_anchor, "brings its log-probs to the targets")
-    for feature in all_features():
-        for option, task in feature.done_by_trainer.items():
-            value: Any = options
-            for name in option.split("."):
-                value = getattr(value, name, None)
-            if value is not None:
-                raise _without_effect(option, value, task)
-
-
-def _without_effect(option: str, value: object, task: str) -> SettingError:
-    key = f"algorithm.grpo_ext.{option}"
-    return SettingError(
-        key,
-        value,
-        why=f"nothing in this training {task}",
-        valid=f"a trainer mode of this package ({', '.join(TRAINER_MODES)})",
-        fix="python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=grpo_ext_sync",
-    )
 
 
 def anchor_field(anchor: str) -> str:

@@ -83,9 +83,6 @@ class _ScopedValue(Generic[_Value]):
             self._value.reset(token)
 
 
-OUR_TRAINER = _ScopedValue[bool]("trainer of this package")
-"""Trainer → estimator: true in a call by a trainer mode of this package."""
-
 ROW_KEYS = _ScopedValue[Sequence[str]]("keys")
 """Trainer → estimator: verl's key of each row, which identifies its session."""
 

@@ -26,9 +26,7 @@ from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import aggregation, mini_batch
-from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR
+from grpo_verl_ext.catalogue import STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
 
@@ -80,7 +78,6 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     def _log_prob(self, data: TensorDict) -> Tensor:
         """Return log π_θ of this rank's response tokens, (N,), by a forward pass."""
-        check_statistic_engine(self.engine_config.strategy)
         view = data.copy()
         # verl's inference sizes need not divide a mini-batch, but its training sizes do. They also cut the
         # rows as the update will, so that both passes round equally.
@@ -185,19 +182,6 @@ def _of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
     found = [torch.empty_like(filled) for _ in range(ranks)]
     dist.all_gather(found, filled, group=group)
     return [each[:, : int(size)] for each, size in zip(found, sizes, strict=True)]
-
-
-def check_statistic_engine(strategy: str) -> None:
-    """Refuse engines of verl on which the forward pass before an update was not tested."""
-    if strategy not in STATISTIC_ENGINES:
-        key = f"{ACTOR}.strategy"
-        raise SettingError(
-            key,
-            strategy,
-            why="what a loss needs of the whole mini-batch is not measured there between updates",
-            valid=(*STATISTIC_ENGINES, "one update per rollout"),
-            fix=Line(*ON_FSDP2),
-        )
 
 
 def _is_from(data: TensorDict, source: wire.StatisticSource) -> bool:

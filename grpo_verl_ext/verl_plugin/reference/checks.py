@@ -58,7 +58,6 @@ _REFERENCE_REFRESH = Feature(
             for key in ("fsdp_config.use_orig_params", "fsdp_config.wrap_policy")
         ),
     ),
-    done_by_trainer={"ref_model_sync_steps": "refreshes the reference"},
     trainer=".reference.trainer:ReferenceSyncTrainerMixin",
     worker=".reference.worker:ReferenceSyncWorkerMixin",
 )
