@@ -66,8 +66,8 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
         ids = [] if index is None else np.asarray(index).tolist()
         if len(ids) != len(token_level_rewards):
             raise ValueError(
-                f"{estimator.name}: index has {len(ids)} prompt ids for {len(token_level_rewards)} rows; valid "
-                f"is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
+                f"{estimator.name}: index has {len(ids)} prompt ids for {len(token_level_rewards)} rows; "
+                f"valid is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
             )
         group = dense_group_ids(ids, token_level_rewards.device)
         check_rows(response_mask, group)

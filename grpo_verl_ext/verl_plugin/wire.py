@@ -22,45 +22,35 @@ from grpo_verl_ext.algorithms.gvpo import GroupRows
 class Field:
     """Names of a batch's fields, each with the folder that owns it, who writes it and who reads it."""
 
-    # Of stored/.
+    # Of stored/. Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list.
     STORED_RESPONSES = "stored_responses"
-    """Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list."""
+    # Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``.
     STORED_ORIGIN = "stored_response"
-    """Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``."""
-    # Of rewards/.
-    STEPS = "steps"
-    """Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
-    STEP_ERROR = "step_error"
-    """The same if steps do not fit: why. verl only logs what an agent loop raises, the trainer raises it."""
 
-    # Of mini_batch/.
-    GROUP_INDEX = "group_index"
-    """Trainer → worker, a number per response: its prompt's in the rollout batch."""
-    GROUP_SIZE = "group_size"
-    """Trainer → worker, a number per response: the prompt's responses with tokens."""
-    ROW_NUMBER = "row_number"
-    """Trainer → worker, a number per response: its place in the rollout, before rows were put onto ranks."""
-    STATISTIC_SOURCE = "statistic_source"
-    """Trainer → worker: the value of a `StatisticSource`."""
-    STATISTIC_SEED = "statistic_seed"
-    """Trainer → worker: what differs between rollouts in `MiniBatchRows.seed`."""
-    OLD_IS_CURRENT = "old_log_probs_are_current"
-    """Trainer → worker: whether the policy to be updated is the one of ``old_log_probs``."""
+    # Of rewards/. Agent loop → trainer, in ``extra_fields``.
+    STEPS = "steps"  # [(reward, position of its last token), …] of a response
+    STEP_ERROR = "step_error"  # why steps do not fit; verl only logs what an agent loop raises
+
+    # Of mini_batch/. Trainer → worker, a number for each response.
+    GROUP_INDEX = "group_index"  # its prompt's in the rollout batch
+    GROUP_SIZE = "group_size"  # the prompt's responses with tokens
+    ROW_NUMBER = "row_number"  # its place in the rollout, before rows were put onto ranks
+    # Trainer → worker, of the batch.
+    STATISTIC_SOURCE = "statistic_source"  # the value of a `StatisticSource`
+    STATISTIC_SEED = "statistic_seed"  # what differs between rollouts in `MiniBatchRows.seed`
+    OLD_IS_CURRENT = "old_log_probs_are_current"  # whether ``old_log_probs`` are those of the policy
+    # Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand.
     STATISTIC = "mini_batch_statistic"
-    """Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand."""
 
-    # Of gvpo/.
-    NUM_GROUPS = "num_groups"
-    """Trainer → worker: number of prompts of the rollout batch, padding included."""
-    ANCHOR = "anchor_log_probs"
-    """Trainer → worker: the field with the log-probs of GVPO's anchor, one of verl's or a feature's."""
+    # Of gvpo/. Trainer → worker, of the batch.
+    NUM_GROUPS = "num_groups"  # prompts of the rollout batch, padding included
+    ANCHOR = "anchor_log_probs"  # the field with the log-probs of GVPO's anchor, verl's or a feature's
+    # Worker → its micro-batches, a number for each response; see `GroupRows`.
     OLD_DEVIATION = "group_old_deviation"
-    """Worker → its micro-batches, a number per response: `GroupRows.old_deviation`."""
     ANCHOR_DEVIATION = "group_anchor_deviation"
-    """The same: `GroupRows.anchor_deviation`."""
 
+    # verl's own.
     OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
-    """verl's own."""
 
 
 _Value = TypeVar("_Value")

@@ -217,11 +217,9 @@ def test_bad_options_are_refused_with_key_value_and_remedy(config, parts):
         through_verl(config)
 
 
-@pytest.mark.parametrize(
-    ("ids", "said"), [(None, "has 0 prompt ids for 7 rows"), (IDS[:2], "has 2 prompt ids for 7 rows")]
-)
+@pytest.mark.parametrize(("ids", "said"), [(None, 0), (IDS[:2], 2)])
 def test_missing_prompt_ids_are_refused(ids, said):
-    with pytest.raises(ValueError, match=rf"grpo_outcome: index {said}.*Pass index="):
+    with pytest.raises(ValueError, match=rf"index has {said} prompt ids for 7 rows.*Pass index="):
         ESTIMATOR_FUNCTIONS["grpo_outcome"](token_level_rewards(), MASK, ids)
 
 

@@ -38,22 +38,14 @@ _PADDING_TOKENS = 128
 class Cut:
     """How verl cuts the rows of a rollout batch."""
 
-    engine: str
-    """``actor.strategy``."""
-    ranks: int
-    """D, data-parallel ranks."""
-    group_size: int
-    """k, rows that must meet: ``rollout.n``, or all of the mini-batch."""
-    mini_batch: int
-    """Rows of a mini-batch on all ranks."""
-    micro_batch: int | None
-    """m, rows of a micro-batch on one rank; None with dynamic batching."""
-    budget: int
-    """Tokens of a micro-batch on one rank, with dynamic batching."""
-    longest: int
-    """Most tokens of a row."""
-    of_prompts: bool = True
-    """Whether k is a prompt's responses, and not the mini-batch."""
+    engine: str  # ``actor.strategy``
+    ranks: int  # D, data-parallel ranks
+    group_size: int  # k, rows that must meet: ``rollout.n``, or all of the mini-batch
+    mini_batch: int  # rows of a mini-batch on all ranks
+    micro_batch: int | None  # m, rows of a micro-batch on one rank; None with dynamic batching
+    budget: int  # tokens of a micro-batch on one rank, with dynamic batching
+    longest: int  # most tokens of a row
+    of_prompts: bool = True  # whether k is a prompt's responses, and not the mini-batch
 
     @property
     def rows(self) -> str:

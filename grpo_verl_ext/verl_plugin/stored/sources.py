@@ -46,17 +46,12 @@ class _Tokens(BaseModel):
 class GivenResponses:
     """Reads and checks the responses of a prompt."""
 
-    key: str
-    """Name in ``extra_info``."""
-    count: int
-    """Of a prompt's samples so many are taken from the responses."""
-    budget: int
-    """In tokens."""
+    key: str  # name in ``extra_info``
+    count: int  # so many of a prompt's samples are taken from the responses
+    budget: int  # in tokens
     tokenizer: Any
-    end: int | None
-    """The token that ends a text."""
-    with_log_probs: bool
-    """Whether each must have log-probs."""
+    end: int | None  # the token that ends a text
+    with_log_probs: bool  # whether each must have log-probs
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
         """Return the first responses of a prompt, at most ``count``."""

@@ -21,7 +21,6 @@ from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.reference import worker as refresh
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -36,9 +35,9 @@ def test_a_model_that_neither_fsdp_sharded_is_refused(module, tmp_path):
     """Megatron's and torchtitan's engines have a list; the driver's checks refuse them before a rollout."""
     named = rf"is a {type(module).__name__}, which the reference refresh cannot read; valid are .*Type: "
     with pytest.raises(ValueError, match=named):
-        refresh.mix_in(module, module, 1.0)
+        reference_sync_ranks.worker(module, module).refresh_reference(1.0)
     with pytest.raises(ValueError, match=named):
-        refresh.save_shards(module, str(tmp_path))
+        reference_sync_ranks.worker(module).save_reference(str(tmp_path))
     assert not list(tmp_path.rglob("*.pt"))
 
 
