@@ -31,7 +31,6 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
 
 LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
-_GAP = "actor/old_log_prob_gap"
 
 
 class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
@@ -143,25 +142,20 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         statistic = self._statistic_of(data, model_output) if self._measures(data) else None
         gap = {}
         if self._old_is_current and self.engine_config.strategy in STATISTIC_ENGINES:
-            data, gap[_GAP] = _with_current_log_probs(data, model_output)
+            # The update's own log-probs serve as old ones; how far those were from them is logged.
+            old, mask = data[wire.Field.OLD_LOG_PROBS], data["response_mask"]
+            current = _of_responses(model_output, data).to(old.dtype)
+            difference, counts = (
+                (current - old.values()).abs().unsqueeze(0),
+                mask.values().bool().unsqueeze(0),
+            )
+            mean = aggregation.token_mean(difference, counts, data["batch_num_tokens"], data["dp_size"])
+            gap["actor/old_log_prob_gap"] = Metric(value=mean, aggregation=AggregationType.SUM)
+            data = data.copy()
+            data[wire.Field.OLD_LOG_PROBS] = like(old, current)
         with wire.STATISTIC.set(statistic):
             loss, metrics = loss_fn(model_output=model_output, data=data, **more)
         return loss, metrics | gap
-
-
-def _with_current_log_probs(data: TensorDict, model_output: dict[str, Any]) -> tuple[TensorDict, Metric]:
-    """Return the rows with the update's own log-probs as old ones, and how far those were from them."""
-    old, mask = data[wire.Field.OLD_LOG_PROBS], data["response_mask"]
-    current = _of_responses(model_output, data).to(old.dtype)
-    gap = aggregation.token_mean(
-        (current - old.values()).abs().unsqueeze(0),
-        mask.values().bool().unsqueeze(0),
-        data["batch_num_tokens"],
-        data["dp_size"],
-    )
-    changed = data.copy()
-    changed[wire.Field.OLD_LOG_PROBS] = like(old, current)
-    return changed, Metric(value=gap, aggregation=AggregationType.SUM)
 
 
 def _of_responses(model_output: dict[str, Any], data: TensorDict) -> Tensor:

@@ -17,8 +17,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext.rewards.steps import KEYS, REWARDS, StepRewardError, step_end_tokens
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS, STORED_AGENT_LOOP, Options
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -74,14 +73,6 @@ class SeededServer:
 
     def __init__(self, server: Any, seed: int, row: Mapping[str, Any]) -> None:
         """Take the client and the fields of the row that verl passes to an agent loop."""
-        if "session_id" not in row:
-            raise SettingError(
-                SEED_REQUESTS,
-                seed,
-                why="this trainer does not number the responses to a prompt, which would all be equal",
-                valid="verl's v1 trainer",
-                fix=Line("trainer.use_v1=true", more=f", or ~{SEED_REQUESTS}"),
-            )
         self._server, self._seed, self._row = server, seed, row
         self._turn = 0
         self._prompt_ids: Sequence[int] = ()
@@ -104,9 +95,6 @@ class SeededServer:
         return await self._server.generate(
             *args, prompt_ids=prompt_ids, sampling_params={**sampling_params, "seed": seed}, **kwargs
         )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server, name)
 
 
 class _ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
