@@ -152,12 +152,6 @@ def test_no_config_means_defaults():
     assert found.tolist() == through_verl(algorithm("grpo_outcome")).tolist()
 
 
-def test_unknown_arguments_are_accepted():
-    ESTIMATOR_FUNCTIONS["grpo_outcome"](
-        token_level_rewards(), MASK, index=IDS, config=None, reward_baselines=None
-    )
-
-
 def test_the_rewards_are_left_as_they_were():
     rewards = token_level_rewards()
     through_verl(algorithm("grpo_outcome"), rewards)
@@ -170,13 +164,6 @@ def test_garbage_in_a_padding_row_changes_nothing(garbage):
     rewards[-1] = garbage
     found = through_verl(algorithm("grpo_outcome"), rewards)
     assert found.tolist() == through_verl(algorithm("grpo_outcome")).tolist()
-
-
-def test_defaults_follow_the_estimator():
-    assert Options.for_estimator(algorithm("grpo_outcome")).scale_rewards == "group"
-    assert Options.for_estimator(algorithm("dr_grpo")).scale_rewards == "none"
-    gvpo = Options.for_estimator(algorithm("gvpo"))
-    assert (gvpo.scale_rewards, gvpo.gvpo_anchor) == ("none", "old")
 
 
 @pytest.mark.parametrize(

@@ -157,11 +157,6 @@ def test_later_turns_depend_on_no_answer() -> None:
     assert len(set(seeds(5))) == 2
 
 
-def test_a_trainer_that_does_not_number_responses_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"seed_requests is 3, but .* Type: trainer\.use_v1=true, or ~"):
-        SeededServer(Server(), 3, {"global_steps": 1, "index": 0})
-
-
 ROWS = {
     "b_1_0": (0, [5, 6]),
     "a_0_0": (0, [5]),

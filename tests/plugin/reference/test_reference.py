@@ -17,7 +17,6 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight.tested import untested
 from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
@@ -39,16 +38,6 @@ def test_a_model_that_neither_fsdp_sharded_is_refused(module, tmp_path):
     with pytest.raises(ValueError, match=named):
         reference_sync_ranks.worker(module).save_reference(str(tmp_path))
     assert not list(tmp_path.rglob("*.pt"))
-
-
-@pytest.mark.parametrize("name", ESTIMATOR_FUNCTIONS)
-def test_every_estimator_knows_that_the_keys_are_not_its_own(name):
-    options = {"ref_model_sync_steps": 4, "ref_model_mixup_alpha": 0.6}
-    algorithm = {"adv_estimator": name, "grpo_ext": options}
-    own = Options.for_estimator(algorithm)
-    plain = Options.for_estimator({"adv_estimator": name})
-    assert own == plain.model_copy(update=options)
-    assert Options.from_config(algorithm) == Options(ref_model_sync_steps=4, ref_model_mixup_alpha=0.6)
 
 
 WRONG = {"sync_steps": (0, -1, 2.5), "mixup_alpha": (0, 1.5, math.nan)}

@@ -464,13 +464,6 @@ def rows(*responses: Any) -> list[dict[str, Any]]:
     return [{"extra_info": {"responses": ["a"]}}, {"extra_info": {"responses": list(responses)}}]
 
 
-def test_what_the_data_have_is_counted() -> None:
-    several = [*rows("a", "b", "c"), {"extra_info": None}, {}]
-    assert given().check(several) == (
-        "extra_info.responses: 4 responses to 2 of 4 prompts, 3 of them within the share"
-    )
-
-
 @pytest.mark.parametrize(
     ("responses", "changes", "message"),
     [
@@ -573,21 +566,6 @@ def settings(algo: str = "gvpo", **changes: Any) -> DictConfig:
 def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         CHECKS["stored-responses"](settings(**changes))
-
-
-@pytest.mark.parametrize(
-    ("algo", "changes"),
-    [
-        ("gvpo", {"share": 0.25}),
-        ("gvpo", {"share": 0.0}),
-        ("gvpo", {"share": 1, "source": "history", "max_age": 10}),
-        ("dapo", {"share": 0.5}),
-        ("grpo_process", {"share": 0.5}),
-        ("grpo", {}),
-    ],
-)
-def test_right_settings(algo: str, changes: dict[str, Any]) -> None:
-    CHECKS["stored-responses"](settings(algo, **changes))
 
 
 @pytest.mark.parametrize("value", [0.5, True, "history"])
