@@ -11,7 +11,7 @@ As with verl's ``grpo``, every response counts in mean and standard deviation, e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,25 +34,11 @@ from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
 VerlsCall = Callable[..., tuple[Tensor, Tensor]]
 
 
-class _Batch(NamedTuple):
-    """What verl passes to an estimator, and what is known of the rows."""
-
-    token_level_rewards: Tensor
-    response_mask: Tensor
-    learnt: Tensor
-    """The tokens that are learnt from, (B, T) bool."""
-    group: Tensor
-    rows: RowRoles
-    options: Options
-    config: Mapping[str, Any]
-
-
 def estimator_function(estimator: Estimator) -> VerlsCall:
     """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
 
     With another ``gvpo_anchor`` than ``old`` the trainer, which has its log-probs, subtracts β (ℓ − mean ℓ).
     """
-    compute = _process if estimator.needs_steps else _several if estimator.several_rewards else _outcome
 
     @torch.no_grad()
     def function(
@@ -62,54 +48,53 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
         config: Mapping[str, Any] | None = None,
         **_: object,
     ) -> tuple[Tensor, Tensor]:
-        options = Options.for_estimator(config, estimator.name)
         ids = [] if index is None else np.asarray(index).tolist()
         if len(ids) != len(token_level_rewards):
             raise ValueError(
                 f"{estimator.name}: index has {len(ids)} prompt ids for {len(token_level_rewards)} rows; "
                 f"valid is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
             )
-        group = dense_group_ids(ids, token_level_rewards.device)
-        check_rows(response_mask, group)
-        rows = row_roles(estimator, ids, token_level_rewards.device)
-        _check_kl_of_all_outputs(rows, config or {})
-        learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-        batch = _Batch(token_level_rewards, response_mask, learnt, group, rows, options, config or {})
-        advantages = compute(estimator, batch).to(token_level_rewards.dtype)
+        found = _advantages(estimator, token_level_rewards, response_mask, ids, config or {})
+        advantages = found.to(token_level_rewards.dtype)
         return advantages, advantages
 
     function.__doc__ = estimator.doc
     return function
 
 
-def _process(estimator: Estimator, batch: _Batch) -> Tensor:
-    if (steps := STEPS.get()) is None:
-        raise _without(estimator, "step rewards", "and an agent loop ")
-    baseline = evaluation.BASELINES[str(batch.options.scale_rewards)]
-    return process_advantages(
-        steps.rewards, steps.row, steps.end, batch.learnt, batch.group, baseline=baseline
-    )
-
-
-def _outcome(estimator: Estimator, batch: _Batch) -> Tensor:
-    rewards, mask, learnt, group, rows, options, _ = batch
-    check_same_shape(token_level_rewards=rewards, response_mask=mask)
+def _advantages(
+    estimator: Estimator,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    ids: list[Any],
+    config: Mapping[str, Any],
+) -> Tensor:
+    options, device = Options.for_estimator(config, estimator.name), token_level_rewards.device
+    group = dense_group_ids(ids, device)
+    check_rows(response_mask, group)
+    rows = row_roles(estimator, ids, device)
+    _check_kl_of_all_outputs(rows, config)
+    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
+    if estimator.needs_steps:
+        if (steps := STEPS.get()) is None:
+            raise _without(estimator, "step rewards", "and an agent loop ")
+        baseline = evaluation.BASELINES[str(options.scale_rewards)]
+        return process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
+    if estimator.several_rewards:
+        if (rewards := SEVERAL_REWARDS.get()) is None:
+            raise _without(estimator, "rewards but their sum")
+        check_rows(rewards, group)
+        weights = config.get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
+        of_response = evaluation.decoupled_advantages(estimator, rewards, weights, group, rows.member)
+        return adv.on_tokens(of_response[rows.last].to(token_level_rewards.dtype), learnt)
+    check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
+    rewards = adv.response_rewards(token_level_rewards)
     of_response = evaluation.response_advantages(
-        estimator, adv.response_rewards(rewards), group, rows.member, learnt, options.scale_rewards
+        estimator, rewards, group, rows.member, learnt, options.scale_rewards
     )
-    of_session = of_response[rows.last].to(rewards.dtype)
-    return evaluation.token_advantages(estimator, of_session, mask, learnt, group)
-
-
-def _several(estimator: Estimator, batch: _Batch) -> Tensor:
-    rows = batch.rows
-    if (rewards := SEVERAL_REWARDS.get()) is None:
-        raise _without(estimator, "rewards but their sum")
-    check_rows(rewards, batch.group)
-    weights = batch.config.get("gdpo_reward_weights") or [1.0] * rewards.shape[1]
-    of_response = evaluation.decoupled_advantages(estimator, rewards, weights, batch.group, rows.member)
-    return adv.on_tokens(of_response[rows.last].to(batch.token_level_rewards.dtype), batch.learnt)
+    of_session = of_response[rows.last].to(token_level_rewards.dtype)
+    return evaluation.token_advantages(estimator, of_session, response_mask, learnt, group)
 
 
 def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:
