@@ -470,43 +470,6 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     assert wire.UPDATE_SUMS.get() is None
 
 
-def test_gvpo_reports_covariances_of_the_log_probs_themselves():
-    # β = 0.1, Δ − Δ̄ = (1, 2), A = (1, −1); log π_old and log π' deviate by (3, −2) and (1, 0.5).
-    old, anchor = torch.tensor([3.0, -2.0], dtype=F64), torch.tensor([1.0, 0.5], dtype=F64)
-    groups = dataclasses.replace(
-        gvpo_groups([1, 0], [3, 2], [2.0, -1.0]), old_deviation=old, anchor_deviation=anchor
-    )
-    sums = update_sums(2)
-    with wire.GROUPS.set(groups), wire.UPDATE_SUMS.set(sums):
-        _, metrics = call("gvpo", log_prob=torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64))
-    # log π deviates by (1 + 3, 2 − 2), R by A + β (log π_old − log π') = (1.2, −1.25); k − 1 = (2, 1).
-    reported = [metrics[f"actor/gvpo_{name}"].item() for name in gvpo_terms.Moments._fields[:3]]
-    moments = zip(gvpo_terms.Moments._fields, reported + sums.fit.tolist(), strict=True)
-    found = {name: value * (2 / 4) for name, value in moments}
-    assert found == pytest.approx(
-        {
-            "cov_reward_log_prob": 1.2 * 4 / 2,
-            "cov_log_prob_anchor": 4 * 1 / 2,
-            "var_log_prob": 4**2 / 2,
-            "var_reward": 1.2**2 / 2 + 1.25**2,
-            "var_implicit": (0.1 * 3) ** 2 / 2 + (0.1 * -0.5) ** 2,
-            "cov_reward_implicit": 1.2 * 0.3 / 2 + 1.25 * 0.05,
-        },
-        rel=1e-12,
-    )
-
-
-def test_a_rejected_response_counts_in_no_metric_of_gvpo():
-    """No token is left, so that its log-ratio is 0, and the drift of its prompt is not."""
-    mask = torch.tensor([[True, True], [False, False]])
-    groups, sums = gvpo_groups([0, 0], [2, 2], [2.0, 2.0]), update_sums(1)
-    with wire.GROUPS.set(groups), wire.UPDATE_SUMS.set(sums):
-        loss, _ = call("gvpo", response_mask=mask)
-    expected = 0.5 * (0.1 * (0 - 2) - 1) ** 2 / (2 / 4)
-    assert loss.item() == pytest.approx(expected, rel=1e-12)
-    assert sums.weights.item() == pytest.approx(1.2, rel=1e-12)
-
-
 def policy_loss_of_gvpo(**options: object) -> dict[str, object]:
     return {"policy_loss": LossConfig(loss_mode="gvpo", gvpo_beta=0.1, **options)}
 
