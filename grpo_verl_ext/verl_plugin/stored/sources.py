@@ -22,7 +22,9 @@ from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.files import write_whole
 
 _SECTION = "algorithm.grpo_ext.stored_responses"
-_PLAIN = BeforeValidator(lambda given: given.tolist() if isinstance(given, np.ndarray) else given)
+_PLAIN = BeforeValidator(  # numpy's numbers, too, as parquet files have them
+    lambda given: np.asarray(given).tolist() if isinstance(given, list | tuple | np.ndarray) else given
+)
 
 
 class StoredResponse(TypedDict):

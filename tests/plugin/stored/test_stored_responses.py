@@ -453,6 +453,7 @@ def test_texts_get_an_end_and_token_ids_are_taken_as_they_are() -> None:
     end = BYTES.eos_token_id
     assert read("ab", f"ab{TURN_END}") == [[97, 98, end]] * 2
     assert read([97, 98], np.array([97, end])) == [[97, 98], [97, end]]
+    assert read((97, np.int64(98))) == [[97, 98]]
     assert read({"token_ids": [97], "log_probs": [-0.5]}) == [[97]]
     assert read({"token_ids": np.array([97, 98])}, {"token_ids": np.array([0])}) == [[97, 98], [0]]
     assert read("a", "b", "c") == [[97, end], [98, end]], "the first ones, as many as the share has"
@@ -489,7 +490,7 @@ def rows(*responses: Any) -> list[dict[str, Any]]:
                 (b"ab", "token_ids=b'ab' "),
                 ({"token_ids": 5}, "token_ids=5 "),
                 ({"token_ids": [97], "log_probs": ["x"]}, r"log_probs\.0=x "),
-                ({"token_ids": [97], "log_probs": [[-1], [-1, -1]]}, r"log_probs\.0=\[-1\] "),
+                ({"token_ids": [97], "log_probs": [[-1], [-1, -1]]}, r"log_probs=\[\[-1\], "),
                 ({"token_ids": [97], "log_probs": [0.5]}, r"log_probs\.0=0\.5 "),
                 ({"token_ids": [97], "log_probs": np.array([math.nan])}, r"log_probs\.0=nan "),
             )
