@@ -128,11 +128,7 @@ def anchor_field(anchor: str) -> str:
 def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss: Any) -> Tensor:
     """Return GVPO's targets for an anchor, made of the estimator's R − R̄, for tokens laid end to end: (N,).
 
-    Args:
-        rows: fields of verl's batch, ragged.
-        prompts: the prompt id of each row.
-        anchor: the field with its log-probs, ragged, or (rows,) sums over the tokens of each.
-        policy_loss: verl's section ``actor.policy_loss``.
+    ``anchor`` is the field of the rows with its log-probs, ragged, or (rows,) sums over the tokens of each.
     """
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     member = ragged.row_has_tokens(mask, offsets)

@@ -96,12 +96,9 @@ SEVERAL_REWARDS = _ScopedValue[Tensor]("several rewards")
 class StatisticSource(Enum):
     """Where a statistic of the mini-batch, or one of each prompt's responses, comes from."""
 
-    MICRO_BATCH = "micro-batch"
-    """The training pass: each micro-batch holds all rows of the statistic."""
-    RANKS = "ranks"
-    """The training pass: the micro-batches with the same number on all ranks together hold them."""
-    FORWARD_PASS = "forward pass"
-    """A forward pass over the mini-batch before its update."""
+    MICRO_BATCH = "micro-batch"  # the training pass: each micro-batch holds all rows of the statistic
+    RANKS = "ranks"  # the same: the micro-batches with the same number on all ranks together hold them
+    FORWARD_PASS = "forward pass"  # one over the mini-batch before its update
 
 
 STATISTIC = _ScopedValue[Tensor | None]("statistic of the mini-batch")
@@ -115,10 +112,8 @@ GROUPS = _ScopedValue[GroupRows]("group rows")
 class UpdateSums:
     """What the loss gvpo adds up over the micro-batches of an update; tensors that the worker made."""
 
-    weights: Tensor
-    """(P,) for each prompt of the rollout batch, the weights of its responses' log-likelihoods."""
-    fit: Tensor
-    """(3,) the mini-batch's Var(R), Var(f), Cov(R, f) of `gvpo_terms.Moments`, D times this rank's part."""
+    weights: Tensor  # (P,) for each prompt of the rollout batch, of its responses' log-likelihoods
+    fit: Tensor  # (3,) Var(R), Var(f), Cov(R, f) of `gvpo_terms.Moments`, D times this rank's part
 
 
 UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")

@@ -31,10 +31,8 @@ _PADDING = re.compile(r"pad[0-9a-f]{32}")
 class RowRoles(NamedTuple):
     """The role of each row of a batch, (B,) each."""
 
-    member: Tensor
-    """Whether the row is a response: no padding, and the last output of its session."""
-    last: Tensor
-    """int64, the row with the last output of its session."""
+    member: Tensor  # whether the row is a response: no padding, and the last output of its session
+    last: Tensor  # int64, the row with the last output of its session
 
 
 def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> RowRoles:

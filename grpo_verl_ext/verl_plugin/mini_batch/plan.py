@@ -77,15 +77,12 @@ class Plan:
     """Where the statistic comes from, and what the order of the rows must do for it."""
 
     source: StatisticSource
+    # This many consecutive rows hold whole groups: those of a rank (``MICRO_BATCH``), of all ranks'
+    # micro-batches with the same number (``RANKS``), of a mini-batch (``FORWARD_PASS``).
     unit: int
-    """This many consecutive rows hold whole groups: those of a rank (``MICRO_BATCH``), of all ranks'
-    micro-batches with the same number (``RANKS``), of a mini-batch (``FORWARD_PASS``)."""
-    reason: str
-    """Why, for the log."""
-    longest: int | None = None
-    """Most tokens of a row, where dynamic batching must be told which rows stay together."""
-    units_per_micro_batch: int = 1
-    """Of a rank, without dynamic batching."""
+    reason: str  # why, for the log
+    longest: int | None = None  # most tokens of a row, where dynamic batching must keep rows together
+    units_per_micro_batch: int = 1  # of a rank, without dynamic batching
 
     def misfit(self, largest_group: int, longest: int) -> str:
         """Return why a batch with such a group and row cannot follow the plan; "" if it can."""

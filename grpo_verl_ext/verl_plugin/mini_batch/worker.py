@@ -29,6 +29,7 @@ from grpo_verl_ext.algorithms import aggregation, mini_batch
 from grpo_verl_ext.catalogue import STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
@@ -64,7 +65,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             if self._old_is_current:
                 old = data[wire.Field.OLD_LOG_PROBS].values()
                 data[wire.Field.STATISTIC] = self._statistic(data, old, over_ranks=True)
-            elif _is_from(data, wire.StatisticSource.FORWARD_PASS):
+            elif tu.get(data, key=wire.Field.STATISTIC_SOURCE) == StatisticSource.FORWARD_PASS.value:
                 data[wire.Field.STATISTIC] = self._statistic(data, self._log_prob(data), over_ranks=True)
         output = super().train_batch(data)
         self._old_is_current = False
@@ -130,7 +131,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             ragged = data[wire.Field.STATISTIC]
         else:
             current = _of_responses(model_output, data)
-            over_ranks = _is_from(data, wire.StatisticSource.RANKS)
+            over_ranks = tu.get(data, key=wire.Field.STATISTIC_SOURCE) == StatisticSource.RANKS.value
             ragged = self._statistic(data, current, over_ranks=over_ranks)
         padded: Tensor = torch.nested.to_padded_tensor(ragged, 0)
         return padded
@@ -176,7 +177,3 @@ def _of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
     found = [torch.empty_like(filled) for _ in range(ranks)]
     dist.all_gather(found, filled, group=group)
     return [each[:, : int(size)] for each, size in zip(found, sizes, strict=True)]
-
-
-def _is_from(data: TensorDict, source: wire.StatisticSource) -> bool:
-    return bool(tu.get(data, key=wire.Field.STATISTIC_SOURCE) == source.value)
