@@ -31,10 +31,10 @@ from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
 
-VerlsCall = Callable[..., tuple[Tensor, Tensor]]
+_VerlsCall = Callable[..., tuple[Tensor, Tensor]]
 
 
-def estimator_function(estimator: Estimator) -> VerlsCall:
+def estimator_function(estimator: Estimator) -> _VerlsCall:
     """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
 
     With another ``gvpo_anchor`` than ``old`` the trainer, which has its log-probs, subtracts β (ℓ − mean ℓ).

@@ -17,7 +17,7 @@ from grpo_verl_ext.algorithms.advantages import per_response
 from grpo_verl_ext.catalogue.evaluation import SUMMED_METRICS
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.mini_batch.worker import LossFunction, MiniBatchTrainingWorker
+from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker
 
 
 class GroupTrainingWorker(MiniBatchTrainingWorker):
@@ -80,7 +80,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
     def _add_over_ranks(self, values: Tensor) -> None:
         dist.all_reduce(values, group=self.engine.get_data_parallel_group())
 
-    def _called(self, loss_fn: LossFunction, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
+    def _called(self, loss_fn: Any, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss with the groups of its rows.
 
         The loss itself takes the current log-probs for the old ones where the policy has not moved.

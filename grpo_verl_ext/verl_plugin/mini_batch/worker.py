@@ -31,7 +31,7 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
-LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
+_LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
 
 class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
@@ -45,7 +45,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     _update = 0
     """Updates on this rollout before the one at hand."""
 
-    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+    def set_loss_fn(self, loss_fn: _LossFunction) -> None:
         """Wrap verl's loss function, so that the loss can read `wire.STATISTIC`."""
         self._config = loss_fn.keywords["config"]  # type: ignore[attr-defined]  # verl's partial
         loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
@@ -136,7 +136,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         padded: Tensor = torch.nested.to_padded_tensor(ragged, 0)
         return padded
 
-    def _called(self, loss_fn: LossFunction, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
+    def _called(self, loss_fn: _LossFunction, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss; to distil top tokens, verl's engines first ask it for what needs the logits."""
         if model_output is None:
             return loss_fn(data=data, **more)

@@ -64,7 +64,7 @@ def _request_seed(
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "big") >> 1
 
 
-class SeededServer:
+class _SeededServer:
     """verl's client of the servers, for the requests of one response, with a seed in each.
 
     A prompt that occurs twice in a step, as in a batch over the end of an epoch, gets equal seeds: verl's
@@ -104,7 +104,7 @@ class _ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
         """Generate as verl does, from seeded requests if the training asks for them."""
         seed = Options.from_config(self.config.algorithm).seed_requests
         if seed is not None:
-            self.server_manager: Any = SeededServer(self.server_manager, seed, kwargs)
+            self.server_manager: Any = _SeededServer(self.server_manager, seed, kwargs)
         return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)
 
 
