@@ -24,15 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
 
-from grpo_verl_ext.verl_plugin.mini_batch.plan import (
-    Cut,
-    Plan,
-    balanced_over_ranks,
-    blocks_over_ranks,
-    choose,
-    whole_groups,
-)
-from grpo_verl_ext.verl_plugin.wire import StatisticSource
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose, over_ranks, whole_groups
 
 PROMPT, VOCABULARY = 32, 4096
 
@@ -255,10 +247,7 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
 def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> list[list[int]]:
     """Return the rows of each rank, all groups being complete."""
     units = whole_groups(prompts, plan.unit)
-    if plan.source is StatisticSource.MICRO_BATCH:
-        per_mini_batch = len(prompts) // case.updates // plan.unit
-        return blocks_over_ranks(units, workload, case.ranks, per_mini_batch, plan.units_per_micro_batch)
-    return balanced_over_ranks(units, workload, case.ranks)
+    return over_ranks(units, workload, case.ranks, plan, len(prompts) // case.updates)
 
 
 def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.Namespace) -> float:

@@ -1,7 +1,6 @@
 """Find what a training asks for beyond what its features, estimator and loss were tested with, by their rows.
 
-Where verl's driver does not run this check, the estimators, the worker's `check_statistic_engine` and losses
-with a statistic refuse at their first call.
+Where verl's driver does not run this check, losses with a statistic refuse at their first call.
 """
 
 from collections.abc import Iterator

@@ -138,7 +138,6 @@ class Training:
         """Return a rollout with what the loss gets: beside the above, advantages."""
         rows, data = self.scored(rollout)
         told: dict[Any, Any] = {
-            wire.OUR_TRAINER: True,
             wire.ROW_KEYS: [f"{prompt}_{row}_0" for row, prompt in enumerate(rows.prompts)],
             wire.STEPS: rows.steps,
             wire.SEVERAL_REWARDS: rows.rewards[:, : len(self._rewards or (1, 2))],

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """A function that verl calls for each micro-batch: (loss (), metrics)."""
-ESTIMATOR_FUNCTIONS: dict[str, estimators.VerlsCall] = {}
+ESTIMATOR_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 LOSS_FUNCTIONS: dict[str, _PolicyLoss] = {}
 
 

@@ -11,7 +11,7 @@ As with verl's ``grpo``, every response counts in mean and standard deviation, e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,32 +27,18 @@ from grpo_verl_ext.catalogue import Estimator, evaluation
 from grpo_verl_ext.catalogue.gvpo import ANCHORS, alpha_of
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, SEVERAL_REWARDS, STEPS, Field
+from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
 
-VerlsCall = Callable[..., tuple[Tensor, Tensor]]
-
-
-class _Batch(NamedTuple):
-    """What verl passes to an estimator, and what is known of the rows."""
-
-    token_level_rewards: Tensor
-    response_mask: Tensor
-    learnt: Tensor
-    """The tokens that are learnt from, (B, T) bool."""
-    group: Tensor
-    rows: RowRoles
-    options: Options
-    config: Mapping[str, Any]
+_VerlsCall = Callable[..., tuple[Tensor, Tensor]]
 
 
-def estimator_function(estimator: Estimator) -> VerlsCall:
+def estimator_function(estimator: Estimator) -> _VerlsCall:
     """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
 
     With another ``gvpo_anchor`` than ``old`` the trainer, which has its log-probs, subtracts β (ℓ − mean ℓ).
     """
-    compute = _process if estimator.needs_steps else _several if estimator.several_rewards else _outcome
 
     @torch.no_grad()
     def function(
@@ -62,74 +48,62 @@ def estimator_function(estimator: Estimator) -> VerlsCall:
         config: Mapping[str, Any] | None = None,
         **_: object,
     ) -> tuple[Tensor, Tensor]:
-        options = Options.for_estimator(config, estimator.name)
-        _check_our_trainer(options)
-        group = _group_ids(estimator.name, index, token_level_rewards)
-        check_rows(response_mask, group)
-        rows = row_roles(estimator, np.asarray(index).tolist(), token_level_rewards.device)
-        _check_kl_of_all_outputs(rows, config or {})
-        learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-        batch = _Batch(token_level_rewards, response_mask, learnt, group, rows, options, config or {})
-        advantages = compute(estimator, batch).to(token_level_rewards.dtype)
+        ids = [] if index is None else np.asarray(index).tolist()
+        if len(ids) != len(token_level_rewards):
+            raise ValueError(
+                f"{estimator.name}: index has {len(ids)} prompt ids for {len(token_level_rewards)} rows; "
+                f"valid is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
+            )
+        found = _advantages(estimator, token_level_rewards, response_mask, ids, config or {})
+        advantages = found.to(token_level_rewards.dtype)
         return advantages, advantages
 
     function.__doc__ = estimator.doc
     return function
 
 
-def _process(estimator: Estimator, batch: _Batch) -> Tensor:
-    steps = STEPS.get()
-    if steps is None:
-        raise ValueError(
-            f"algorithm.adv_estimator={estimator.name} has no step rewards to learn from; valid are a "
-            f"trainer mode and an agent loop of this package. Type: +algo={estimator.name}"
+def _advantages(
+    estimator: Estimator,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    ids: list[Any],
+    config: Mapping[str, Any],
+) -> Tensor:
+    options, device = Options.for_estimator(config, estimator.name), token_level_rewards.device
+    group = dense_group_ids(ids, device)
+    check_rows(response_mask, group)
+    rows = row_roles(estimator, ids, device)
+    _check_kl_of_all_outputs(rows, config)
+    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
+    if estimator.needs_steps:
+        if (steps := STEPS.get()) is None:
+            raise _without(estimator, "step rewards", "and an agent loop ")
+        baseline = evaluation.BASELINES[str(options.scale_rewards)]
+        return process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
+    if estimator.several_rewards:
+        if (rewards := SEVERAL_REWARDS.get()) is None:
+            raise _without(estimator, "rewards but their sum")
+        check_rows(rewards, group)
+        weights = config.get("gdpo_reward_weights") or None
+        of_response = evaluation.response_advantages(
+            estimator, rewards, group, rows.member, learnt, weights=weights
         )
-    baseline = evaluation.BASELINES[str(batch.options.scale_rewards)]
-    return process_advantages(
-        steps.rewards, steps.row, steps.end, batch.learnt, batch.group, baseline=baseline
-    )
-
-
-def _outcome(estimator: Estimator, batch: _Batch) -> Tensor:
-    rewards, mask, learnt, group, rows, options, _ = batch
-    check_same_shape(token_level_rewards=rewards, response_mask=mask)
+        return adv.on_tokens(of_response[rows.last].to(token_level_rewards.dtype), learnt)
+    check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
-    totals, scale = adv.response_rewards(rewards), options.scale_rewards
+    rewards, scale = adv.response_rewards(token_level_rewards), options.scale_rewards
     of_response = evaluation.response_advantages(
-        estimator, totals, group, rows.member, learnt, scale_rewards=scale
+        estimator, rewards, group, rows.member, learnt, scale_rewards=scale
     )
-    of_session = of_response[rows.last].to(rewards.dtype)
-    return evaluation.token_advantages(estimator, of_session, mask, learnt, group)
+    of_session = of_response[rows.last].to(token_level_rewards.dtype)
+    return evaluation.token_advantages(estimator, of_session, response_mask, learnt, group)
 
 
-def _several(estimator: Estimator, batch: _Batch) -> Tensor:
-    rewards, rows = SEVERAL_REWARDS.get(), batch.rows
-    if rewards is None:
-        raise ValueError(
-            f"algorithm.adv_estimator={estimator.name} has one reward to learn from, their sum; valid is a "
-            f"trainer mode of this package. Type: +algo=gdpo"
-        )
-    check_rows(rewards, batch.group)
-    weights = batch.config.get("gdpo_reward_weights") or None
-    of_response = evaluation.response_advantages(
-        estimator, rewards, batch.group, rows.member, batch.learnt, weights=weights
+def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:
+    return ValueError(
+        f"algorithm.adv_estimator={estimator.name} has no {what} to learn from; valid is a trainer mode "
+        f"{more}of this package. Type: +algo={estimator.name.removesuffix('_outcome')}"
     )
-    return adv.on_tokens(of_response[rows.last].to(batch.token_level_rewards.dtype), batch.learnt)
-
-
-def _group_ids(name: str, index: npt.ArrayLike | None, token_level_rewards: Tensor) -> Tensor:
-    if index is None:
-        raise ValueError(
-            f"{name}: index is None, so the groups are unknown; valid is one prompt id per row, which verl "
-            f"takes from 'uid'. Pass index=<(B,) ids>"
-        )
-    group = dense_group_ids(index, token_level_rewards.device)
-    if group.shape != token_level_rewards.shape[:1]:
-        raise ValueError(
-            f"{name}: index has {group.numel()} prompt ids for {token_level_rewards.shape[:1].numel()} rows; "
-            f"valid is one id per row. Pass index=<(B,) ids>"
-        )
-    return group
 
 
 def _check_kl_of_all_outputs(rows: RowRoles, config: Mapping[str, Any]) -> None:
@@ -147,32 +121,6 @@ def _check_kl_of_all_outputs(rows: RowRoles, config: Mapping[str, Any]) -> None:
         )
 
 
-def _check_our_trainer(options: Options) -> None:
-    """Refuse what a trainer mode of this package does, under verl's own: anchors but ``old``, features."""
-    if OUR_TRAINER.get():
-        return
-    if options.gvpo_anchor != "old":
-        raise _without_effect("gvpo_anchor", options.gvpo_anchor, "brings its log-probs to the targets")
-    for feature in all_features():
-        for option, task in feature.done_by_trainer.items():
-            value: Any = options
-            for name in option.split("."):
-                value = getattr(value, name, None)
-            if value is not None:
-                raise _without_effect(option, value, task)
-
-
-def _without_effect(option: str, value: object, task: str) -> SettingError:
-    key = f"algorithm.grpo_ext.{option}"
-    return SettingError(
-        key,
-        value,
-        why=f"nothing in this training {task}",
-        valid=f"a trainer mode of this package ({', '.join(TRAINER_MODES)})",
-        fix="python3 -m verl.trainer.main_ppo … trainer.use_v1=true trainer.v1.trainer_mode=grpo_ext_sync",
-    )
-
-
 def anchor_field(anchor: str) -> str:
     """Return the field of verl's batch with the log-probs of GVPO's anchor, a value of ``gvpo_anchor``."""
     of_features = {name: field for each in all_features() for name, field in each.anchors.items()}
@@ -182,11 +130,7 @@ def anchor_field(anchor: str) -> str:
 def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss: Any) -> Tensor:
     """Return GVPO's targets for an anchor, made of the estimator's R − R̄, for tokens laid end to end: (N,).
 
-    Args:
-        rows: fields of verl's batch, ragged.
-        prompts: the prompt id of each row.
-        anchor: the field with its log-probs, ragged, or (rows,) sums over the tokens of each.
-        policy_loss: verl's section ``actor.policy_loss``.
+    ``anchor`` is the field of the rows with its log-probs, ragged, or (rows,) sums over the tokens of each.
     """
     mask, offsets = rows["response_mask"].values(), rows["response_mask"].offsets()
     lengths = ragged.row_lengths(mask, offsets)

@@ -47,8 +47,6 @@ class Feature:
     """Refusals of trainings with a wrong setting, by the name that silences them."""
     advice: Mapping[str, Advise] = field(default_factory=dict)
     """Warnings likewise."""
-    done_by_trainer: Mapping[str, str] = field(default_factory=dict)
-    """Option in ``algorithm.grpo_ext`` → what a trainer mode of this package does with it."""
     trainer: str = ""
     """``module:class`` of its part in the trainer, which is mixed into verl's."""
     worker: str = ""

@@ -31,7 +31,6 @@ class _CommonOptions(Section):
 
 
 def _check_budget(config: Any) -> None:
-    """Refuse a budget that is not a number of tokens."""
     read_section(_CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -57,12 +56,10 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> No
         return
     fix = f"{key}=<folder of a {what}>"
     config = read_config(folder, key=key, fix=fix)
-    architectures = config.get("architectures") or ["none"]
-    if not (isinstance(architectures, list) and all(isinstance(each, str) for each in architectures)):
-        why = f"architectures in its config.json is {architectures!r}"
-        raise SettingError(key, name, why=why, valid="a model with a list of names there", fix=fix)
-    if not architectures[0].endswith(head):
-        why = f"its architecture is {architectures[0]}, not a classifier"
+    architectures = config.get("architectures")
+    first = str(architectures[0]) if isinstance(architectures, list) and architectures else "none"
+    if not first.endswith(head):
+        why = f"its architecture is {first}, not a classifier"
         raise SettingError(key, name, why=why, valid=f"an architecture …{head}", fix=fix)
     labels = config.get("id2label")  # transformers writes no number where it is 2
     found = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
@@ -103,24 +100,8 @@ def model_shape(path: object) -> ModelShape | None:
         content = read_config(folder, key=MODEL, fix=FIX)
     except (SettingError, OSError):
         return None
-    text = content.get("text_config")
-    return _shape(text if isinstance(text, dict) else content)
-
-
-def tensor_sizes(path: object) -> list[int]:
-    """Return the number of weights of each tensor in the ``.safetensors`` files, read from their headers."""
-    # Imported here because verl loads the plugin in every process.
-    from safetensors import SafetensorError, safe_open
-
-    folder = _local_folder(path) if isinstance(path, str) else None
-    sizes: list[int] = []
-    for file in sorted(folder.glob("*.safetensors")) if folder else ():
-        with suppress(SafetensorError, OSError), safe_open(file, framework="np") as weights:
-            sizes += [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
-    return sizes
-
-
-def _shape(content: Mapping[str, Any]) -> ModelShape | None:
+    if isinstance(text := content.get("text_config"), dict):
+        content = text
     heads, width = content.get("num_attention_heads"), content.get("hidden_size")
     if not (is_count(heads) and is_count(width)):
         return None
@@ -136,3 +117,16 @@ def _shape(content: Mapping[str, Any]) -> ModelShape | None:
         return None
     positions = content.get("max_position_embeddings")
     return ModelShape(**counts, positions=positions if is_count(positions) else None)
+
+
+def tensor_sizes(path: object) -> list[int]:
+    """Return the number of weights of each tensor in the ``.safetensors`` files, read from their headers."""
+    # Imported here because verl loads the plugin in every process.
+    from safetensors import SafetensorError, safe_open
+
+    folder = _local_folder(path) if isinstance(path, str) else None
+    sizes: list[int] = []
+    for file in sorted(folder.glob("*.safetensors")) if folder else ():
+        with suppress(SafetensorError, OSError), safe_open(file, framework="np") as weights:
+            sizes += [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
+    return sizes

@@ -17,7 +17,7 @@ from grpo_verl_ext.verl_plugin.estimators import anchor_field, anchored_targets
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
 from grpo_verl_ext.verl_plugin.gvpo.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
-from grpo_verl_ext.verl_plugin.wire import OUR_TRAINER, Field
+from grpo_verl_ext.verl_plugin.wire import Field
 
 _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
@@ -72,11 +72,6 @@ class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  
         for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(worker)
-
-    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Set `OUR_TRAINER` for the estimators."""
-        with OUR_TRAINER.set(True):
-            return super()._compute_advantage(batch, metrics)
 
 
 @register_trainer("grpo_ext_sync")

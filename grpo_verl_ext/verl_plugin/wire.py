@@ -22,45 +22,35 @@ from grpo_verl_ext.algorithms.gvpo import GroupRows
 class Field:
     """Names of a batch's fields, each with the folder that owns it, who writes it and who reads it."""
 
-    # Of stored/.
+    # Of stored/. Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list.
     STORED_RESPONSES = "stored_responses"
-    """Trainer → agent loop, column of a training prompt: its id, and its `StoredResponse` list."""
+    # Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``.
     STORED_ORIGIN = "stored_response"
-    """Agent loop → trainer, in ``extra_fields`` of a stored response: its ``step`` and ``log_probs``."""
-    # Of rewards/.
-    STEPS = "steps"
-    """Agent loop → trainer, in ``extra_fields``: [(reward, position of its last token), …] of a response."""
-    STEP_ERROR = "step_error"
-    """The same if steps do not fit: why. verl only logs what an agent loop raises, the trainer raises it."""
 
-    # Of mini_batch/.
-    GROUP_INDEX = "group_index"
-    """Trainer → worker, a number per response: its prompt's in the rollout batch."""
-    GROUP_SIZE = "group_size"
-    """Trainer → worker, a number per response: the prompt's responses with tokens."""
-    ROW_NUMBER = "row_number"
-    """Trainer → worker, a number per response: its place in the rollout, before rows were put onto ranks."""
-    STATISTIC_SOURCE = "statistic_source"
-    """Trainer → worker: the value of a `StatisticSource`."""
-    STATISTIC_SEED = "statistic_seed"
-    """Trainer → worker: what differs between rollouts in `MiniBatchRows.seed`."""
-    OLD_IS_CURRENT = "old_log_probs_are_current"
-    """Trainer → worker: whether the policy to be updated is the one of ``old_log_probs``."""
+    # Of rewards/. Agent loop → trainer, in ``extra_fields``.
+    STEPS = "steps"  # [(reward, position of its last token), …] of a response
+    STEP_ERROR = "step_error"  # why steps do not fit; verl only logs what an agent loop raises
+
+    # Of mini_batch/. Trainer → worker, a number for each response.
+    GROUP_INDEX = "group_index"  # its prompt's in the rollout batch
+    GROUP_SIZE = "group_size"  # the prompt's responses with tokens
+    ROW_NUMBER = "row_number"  # its place in the rollout, before rows were put onto ranks
+    # Trainer → worker, of the batch.
+    STATISTIC_SOURCE = "statistic_source"  # the value of a `StatisticSource`
+    STATISTIC_SEED = "statistic_seed"  # what differs between rollouts in `MiniBatchRows.seed`
+    OLD_IS_CURRENT = "old_log_probs_are_current"  # whether ``old_log_probs`` are those of the policy
+    # Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand.
     STATISTIC = "mini_batch_statistic"
-    """Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand."""
 
-    # Of gvpo/.
-    NUM_GROUPS = "num_groups"
-    """Trainer → worker: number of prompts of the rollout batch, padding included."""
-    ANCHOR = "anchor_log_probs"
-    """Trainer → worker: the field with the log-probs of GVPO's anchor, one of verl's or a feature's."""
+    # Of gvpo/. Trainer → worker, of the batch.
+    NUM_GROUPS = "num_groups"  # prompts of the rollout batch, padding included
+    ANCHOR = "anchor_log_probs"  # the field with the log-probs of GVPO's anchor, verl's or a feature's
+    # Worker → its micro-batches, a number for each response; see `GroupRows`.
     OLD_DEVIATION = "group_old_deviation"
-    """Worker → its micro-batches, a number per response: `GroupRows.old_deviation`."""
     ANCHOR_DEVIATION = "group_anchor_deviation"
-    """The same: `GroupRows.anchor_deviation`."""
 
+    # verl's own.
     OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
-    """verl's own."""
 
 
 _Value = TypeVar("_Value")
@@ -82,9 +72,6 @@ class _ScopedValue(Generic[_Value]):
         finally:
             self._value.reset(token)
 
-
-OUR_TRAINER = _ScopedValue[bool]("trainer of this package")
-"""Trainer → estimator: true in a call by a trainer mode of this package."""
 
 ROW_KEYS = _ScopedValue[Sequence[str]]("keys")
 """Trainer → estimator: verl's key of each row, which identifies its session."""
@@ -109,12 +96,9 @@ SEVERAL_REWARDS = _ScopedValue[Tensor]("several rewards")
 class StatisticSource(Enum):
     """Where a statistic of the mini-batch, or one of each prompt's responses, comes from."""
 
-    MICRO_BATCH = "micro-batch"
-    """The training pass: each micro-batch holds all rows of the statistic."""
-    RANKS = "ranks"
-    """The training pass: the micro-batches with the same number on all ranks together hold them."""
-    FORWARD_PASS = "forward pass"
-    """A forward pass over the mini-batch before its update."""
+    MICRO_BATCH = "micro-batch"  # the training pass: each micro-batch holds all rows of the statistic
+    RANKS = "ranks"  # the same: the micro-batches with the same number on all ranks together hold them
+    FORWARD_PASS = "forward pass"  # one over the mini-batch before its update
 
 
 STATISTIC = _ScopedValue[Tensor | None]("statistic of the mini-batch")
@@ -128,10 +112,8 @@ GROUPS = _ScopedValue[GroupRows]("group rows")
 class UpdateSums:
     """What the loss gvpo adds up over the micro-batches of an update; tensors that the worker made."""
 
-    weights: Tensor
-    """(P,) for each prompt of the rollout batch, the weights of its responses' log-likelihoods."""
-    fit: Tensor
-    """(3,) the mini-batch's Var(R), Var(f), Cov(R, f) of `gvpo_terms.Moments`, D times this rank's part."""
+    weights: Tensor  # (P,) for each prompt of the rollout batch, of its responses' log-likelihoods
+    fit: Tensor  # (3,) Var(R), Var(f), Cov(R, f) of `gvpo_terms.Moments`, D times this rank's part
 
 
 UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")

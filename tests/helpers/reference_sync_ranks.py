@@ -16,7 +16,7 @@ from fsdp1_ranks import OnHost
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-from grpo_verl_ext.verl_plugin.reference import worker as refresh
+from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 
 WORLD_SIZE = 2
 Weights = dict[str, Tensor]
@@ -119,6 +119,13 @@ def sharded(values: Weights, variant: Variant, *, forward_only: bool) -> nn.Modu
     return engine._build_fsdp_module(model.to(dtype))
 
 
+def worker(reference: nn.Module, policy: nn.Module | None = None) -> ReferenceSyncWorkerMixin:
+    """A worker with these models."""
+    made = ReferenceSyncWorkerMixin()
+    made.ref, made.actor = (SimpleNamespace(engine=SimpleNamespace(module=m)) for m in (reference, policy))
+    return made
+
+
 def logits(model: nn.Module) -> Tensor:
     """Leaves gathered copies behind, the root's at least, as verl's own log-prob passes do."""
     with torch.no_grad():
@@ -167,7 +174,7 @@ def check_refresh(variant: Variant, folder: Path) -> None:
     )
     assert not torch.equal(logits(reference), logits(policy))
 
-    refresh.mix_in(reference, policy, 0.5)
+    worker(reference, policy).refresh_reference(0.5)
     half = {name: (first[name].double() + start[name].double()) / 2 for name in first}
     mixed = sharded({name: value.float() for name, value in half.items()}, variant, forward_only=True)
     assert torch.equal(logits(reference), logits(mixed))
@@ -176,7 +183,7 @@ def check_refresh(variant: Variant, folder: Path) -> None:
     logits(reference)
     for _ in range(2):
         train(policy, variant)
-        refresh.mix_in(reference, policy, 1.0)
+        worker(reference, policy).refresh_reference(1.0)
         assert torch.equal(logits(reference), logits(policy))
         trained = whole(policy)
         assert_same(whole(reference), trained, variant.reference_dtype)
@@ -186,12 +193,12 @@ def check_refresh(variant: Variant, folder: Path) -> None:
 
 def check_resume(reference: nn.Module, expected: Weights, variant: Variant, folder: Path) -> None:
     logits(reference)
-    refresh.save_shards(reference, str(folder))
+    worker(reference).save_reference(str(folder))
     for was_used in (False, True):
         resumed = sharded(weights(3, variant.tied), variant, forward_only=True)
         if was_used:
             logits(resumed)
-        refresh.load_shards(resumed, str(folder))
+        worker(resumed).load_reference(str(folder))
         assert torch.equal(logits(resumed), logits(reference)), f"{was_used=}"
         assert_same(whole(resumed), expected, variant.reference_dtype)
 
@@ -210,7 +217,7 @@ def check_rounding(folder: Path) -> None:
         )
         for units, f in ((1, True), (1.625, False))
     ]
-    refresh.mix_in(*models, 0.5)
+    worker(*models).refresh_reference(0.5)
     expected = {name: torch.full_like(value, 1 + 1 / 128) for name, value in names.items()}
     assert_same(whole(models[0]), expected, torch.bfloat16)
 
@@ -224,15 +231,15 @@ def check_refusals(folder: Path) -> None:
         with pytest.raises(
             ValueError, match=r"in the reference and .* in the policy; valid .*Type: .*use_orig"
         ):
-            refresh.mix_in(reference, policy, 1.0)
-        refresh.save_shards(policy, str(folder / "other"))
+            worker(reference, policy).refresh_reference(1.0)
+        worker(policy).save_reference(str(folder / "other"))
         with pytest.raises(
             ValueError, match=r"in the reference and .*rank_.*\.pt; valid .*resume_mode=disable"
         ):
-            refresh.load_shards(reference, str(folder / "other"))
+            worker(reference).load_reference(str(folder / "other"))
     assert_same(whole(reference), values, torch.float32)
     with pytest.raises(FileNotFoundError, match=r"no reference to resume with.*trainer\.resume_mode=disable"):
-        refresh.load_shards(reference, str(folder / "elsewhere"))
+        worker(reference).load_reference(str(folder / "elsewhere"))
 
 
 CHECKS: dict[str, Callable[[Path], None]] = {

@@ -20,7 +20,7 @@ a training is warned, or refused before Ray starts where the fault would be sile
 
 DETAILS = """
 A trainer mode of your own is yours to test: nothing is said of one that neither verl nor this package has.
-Where no driver asks, loss, estimator or worker refuses at its first call.
+Where no driver asks, a loss or estimator refuses at its first call.
 
 - *Exact* means that value and gradient are the paper's at any split into micro-batches and ranks (`bnpo`
   depends on it by definition): `tests/proof/test_invariance.py`, `tests/preflight/test_exactness.py`.

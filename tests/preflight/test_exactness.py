@@ -14,64 +14,16 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
-from grpo_verl_ext.catalogue import STATISTIC_ENGINES
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case
-from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin import trainer_modes, wire
+from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import worker
-from grpo_verl_ext.verl_plugin.mini_batch.worker import check_statistic_engine
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps
 
 ACTOR = "actor_rollout_ref.actor"
-
-
-class TestTheFirstCallRefuses:
-    """Where verl's driver never asked: fully async training, or a driver of somebody's own."""
-
-    MASK = torch.tensor([[1, 1], [1, 0]])
-
-    def estimate(self, name: str, **options: object) -> torch.Tensor:
-        algorithm = OmegaConf.create({"adv_estimator": name, "grpo_ext": options})
-        rewards = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
-        return ESTIMATOR_FUNCTIONS[name](rewards, self.MASK, ["x", "x"], algorithm)[0]
-
-    def test_the_reference_as_anchor(self) -> None:
-        with pytest.raises(
-            SettingError, match=r"gvpo_anchor is ref, but .* Type: .*=grpo_ext_sync"
-        ) as refused:
-            self.estimate("gvpo", gvpo_anchor="ref")
-        assert refused.value.problem.key == "algorithm.grpo_ext.gvpo_anchor"
-
-    @pytest.mark.parametrize("name", [name for name in ESTIMATOR_FUNCTIONS if name != "grpo_process"])
-    def test_a_reference_that_nobody_refreshes(self, name: str) -> None:
-        with pytest.raises(SettingError, match=r"ref_model_sync_steps is 5, but .* Type: .*=grpo_ext_sync"):
-            self.estimate(name, ref_model_sync_steps=5)
-
-    @pytest.mark.parametrize("name", [name for name in ESTIMATOR_FUNCTIONS if name != "grpo_process"])
-    def test_responses_that_are_not_measured(self, name: str) -> None:
-        with pytest.raises(
-            SettingError, match=r"gold_responses\.files is a\.parquet, but .* Type: .*=grpo_ext_sync"
-        ):
-            self.estimate(name, gold_responses={"files": "a.parquet"})
-
-    def test_under_our_trainer_neither(self) -> None:
-        with wire.OUR_TRAINER.set(True):
-            self.estimate("gvpo", gvpo_anchor="ref")
-            self.estimate("dapo", ref_model_sync_steps=5)
-            self.estimate("dr_grpo", gold_responses={"files": "a.parquet"})
-
-    @pytest.mark.parametrize("strategy", ["megatron", "veomni", "torchtitan", "mine"])
-    def test_a_drift_on_an_engine_where_nobody_measured_it(self, strategy: str) -> None:
-        with pytest.raises(
-            SettingError, match=rf"strategy is {strategy}, .* Type: model_engine=dp {ACTOR}\.strategy=fsdp2"
-        ):
-            check_statistic_engine(strategy)
-        for known in STATISTIC_ENGINES:
-            check_statistic_engine(known)
 
 
 def test_our_modes_share_what_makes_them_exact() -> None:

@@ -28,11 +28,8 @@ def are_responses(batch: Any) -> list[bool]:
 
 def were_sampled(batch: Any, rows: TensorDict) -> list[bool]:
     """Return which rows, with these ``extra_fields``, are neither padding nor stored responses."""
-    extra_fields = tu.get(rows, "extra_fields")
-    return [
-        is_response and not extra.get(Field.STORED_ORIGIN)
-        for is_response, extra in zip(are_responses(batch), extra_fields, strict=True)
-    ]
+    pairs = zip(are_responses(batch), tu.get(rows, "extra_fields"), strict=True)
+    return [is_response and not extra.get(Field.STORED_ORIGIN) for is_response, extra in pairs]
 
 
 def nested(batch: Any, *fields: str) -> TensorDict:

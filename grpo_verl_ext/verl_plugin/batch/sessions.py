@@ -24,16 +24,15 @@ from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 
+_SYNC = "trainer.v1.trainer_mode=grpo_ext_sync"
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
 
 
 class RowRoles(NamedTuple):
     """The role of each row of a batch, (B,) each."""
 
-    member: Tensor
-    """Whether the row is a response: no padding, and the last output of its session."""
-    last: Tensor
-    """int64, the row with the last output of its session."""
+    member: Tensor  # whether the row is a response: no padding, and the last output of its session
+    last: Tensor  # int64, the row with the last output of its session
 
 
 def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> RowRoles:
@@ -56,26 +55,18 @@ def is_padding(prompt: object) -> bool:
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
     """Return for each row the row with the last output of its session."""
-    sessions, outputs = zip(*map(_session_and_output, keys), strict=True) if keys else ((), ())
     last: dict[str, int] = {}
-    for row, session in enumerate(sessions):
-        if session not in last or outputs[last[session]] < outputs[row]:
-            last[session] = row
-    return [last[session] for session in sessions]
+    for row in sorted(range(len(keys)), key=lambda row: int(keys[row].rpartition("_")[2])):
+        last[_session(keys[row])] = row
+    return [last[_session(key)] for key in keys]
 
 
 def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str]) -> None:
     """Refuse a session of several outputs where the record says why; others do as verl's ``grpo``."""
-    if record is None or not record.one_output:
-        return
-    key = ESTIMATOR if isinstance(record, Estimator) else LOSS
-    for session, outputs in _several(keys):
-        raise ValueError(
-            f"{key}={record.name}: the agent loop answered session {session} "
-            f"({{prompt}}_{{session}}) by {outputs} outputs; valid is one, for {record.one_output}. "
-            f"Type: +algo=grpo trainer.v1.trainer_mode=grpo_ext_sync, or take an agent loop that returns "
-            f"one: actor_rollout_ref.rollout.agent.default_agent_loop=<its name>"
-        )
+    if record is not None and record.one_output:
+        key = ESTIMATOR if isinstance(record, Estimator) else LOSS
+        more = "or take an agent loop that returns one: actor_rollout_ref.rollout.agent.default_agent_loop=…"
+        _refuse(keys, f"{key}={record.name}", f"one, for {record.one_output}", f"+algo=grpo {_SYNC}, {more}")
 
 
 def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None:
@@ -90,20 +81,18 @@ def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None
     rows = queue.kv_list("train").get("train", {})
     keys = [key for key in rows if key.count("_") >= 2 and key.rsplit("_", 2)[0] in prompts]
     refuse_several_outputs(estimator, keys)
-    for session, outputs in _several(keys):
-        raise ValueError(
-            f"algorithm.adv_estimator={estimator.name}: the agent loop answered session {session} "
-            f"({{prompt}}_{{session}}) by {outputs} outputs, and verl's own trainer does not show its "
-            f"estimators which rows are one session; valid are trainer.v1.trainer_mode="
-            f"{', '.join(TRAINER_MODES)}. Type: trainer.v1.trainer_mode=grpo_ext_sync"
-        )
+    valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
+    _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
 
 
-def _several(keys: Sequence[str]) -> list[tuple[str, int]]:
-    counts = Counter(_session_and_output(key)[0] for key in keys)
-    return [(session, outputs) for session, outputs in counts.items() if outputs > 1]
+def _refuse(keys: Sequence[str], setting: str, valid: str, line: str) -> None:
+    for session, outputs in Counter(map(_session, keys)).items():
+        if outputs > 1:
+            raise ValueError(
+                f"{setting}: the agent loop answered session {session} ({{prompt}}_{{session}}) by {outputs} "
+                f"outputs; valid is {valid}. Type: {line}"
+            )
 
 
-def _session_and_output(key: str) -> tuple[str, int]:
-    session, _, output = key.rpartition("_")
-    return session, int(output)
+def _session(key: str) -> str:
+    return key.rpartition("_")[0]

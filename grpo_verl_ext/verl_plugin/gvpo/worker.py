@@ -17,27 +17,24 @@ from grpo_verl_ext.algorithms.advantages import per_response
 from grpo_verl_ext.catalogue.evaluation import SUMMED_METRICS
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.mini_batch.worker import LossFunction, MiniBatchTrainingWorker
+from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker
 
 
 class GroupTrainingWorker(MiniBatchTrainingWorker):
     """Training worker that gives GVPO's loss the groups and their drift, if the batch has them."""
 
-    _left_of_first_epoch = 0
-    """Updates to come on prompts that no update on this rollout has seen."""
+    _first_epoch = 0
+    """Updates on prompts that no update on this rollout has seen before."""
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout."""
-        number = tu.get(data, key="num_mini_batch", default=None)
-        if number is None:
-            rows = data.shape[0] * self.engine.get_data_parallel_size()
-            number = rows // tu.get(data, key="mini_batch_size")
-        self._left_of_first_epoch = int(number)
+        rows = data.shape[0] * self.engine.get_data_parallel_size()
+        self._first_epoch = rows // tu.get(data, key="mini_batch_size")
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update, with the metrics of whole prompts."""
-        if not self._has_groups(data):
+        if not (self._has_group_loss and self._measures(data)):
             return super().train_batch(data)
         old, anchor = self._deviation(data, wire.Field.OLD_LOG_PROBS), tu.get(data, key=wire.Field.ANCHOR)
         data[wire.Field.OLD_DEVIATION] = old
@@ -58,9 +55,8 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             metrics["actor/gvpo_weight_sum"] = sums.weights.abs().max().item()
             slope, metrics["actor/gvpo_fit_r2"] = gvpo_terms.implicit_reward_fit(*sums.fit.tolist())
             metrics["actor/gvpo_fit_slope"] = slope
-            if self._left_of_first_epoch > 0:
+            if self._update <= self._first_epoch:
                 metrics["actor/gvpo_fit_slope_first_epoch"] = slope
-        self._left_of_first_epoch -= 1
         return output
 
     def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:
@@ -81,21 +77,16 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         self._add_over_ranks(sums)
         return log_prob - gvpo.mean_drift(sums.to(index.device), index, member, data[wire.Field.GROUP_SIZE])
 
-    def _has_groups(self, data: TensorDict) -> bool:
-        return self._has_group_loss and self._measures(data)
-
     def _add_over_ranks(self, values: Tensor) -> None:
         dist.all_reduce(values, group=self.engine.get_data_parallel_group())
 
-    def _with_statistic(
-        self, loss_fn: LossFunction, *, model_output: dict[str, Any], data: TensorDict, **arguments: Any
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def _called(self, loss_fn: Any, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss with the groups of its rows.
 
         The loss itself takes the current log-probs for the old ones where the policy has not moved.
         """
-        if not self._has_groups(data):
-            return super()._with_statistic(loss_fn, model_output=model_output, data=data, **arguments)
+        if model_output is None or not (self._has_group_loss and self._measures(data)):
+            return super()._called(loss_fn, data=data, model_output=model_output, **more)
         mask = torch.nested.to_padded_tensor(data["response_mask"], 0).bool()
         groups = gvpo.GroupRows(
             index=data[wire.Field.GROUP_INDEX],
@@ -106,7 +97,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             old_is_current=self._old_is_current,
         )
         with wire.GROUPS.set(groups):
-            loss, metrics = loss_fn(model_output=model_output, data=data, **arguments)
+            loss, metrics = loss_fn(model_output=model_output, data=data, **more)
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in metrics.keys() & set(SUMMED_METRICS):
             metrics[name].aggregation = AggregationType.SUM

@@ -33,7 +33,6 @@ _GOLD_MEASUREMENT = Feature(
             for engine in ("megatron", "veomni")
         ),
     ),
-    done_by_trainer={"gold_responses.files": "measures them"},
     trainer=".measure.trainer:GoldResponseMixin",
 )
 _TRAINING_REWARDS = Feature(trainer=".measure.trainer:TrainingRewardMixin")

@@ -38,22 +38,14 @@ _PADDING_TOKENS = 128
 class Cut:
     """How verl cuts the rows of a rollout batch."""
 
-    engine: str
-    """``actor.strategy``."""
-    ranks: int
-    """D, data-parallel ranks."""
-    group_size: int
-    """k, rows that must meet: ``rollout.n``, or all of the mini-batch."""
-    mini_batch: int
-    """Rows of a mini-batch on all ranks."""
-    micro_batch: int | None
-    """m, rows of a micro-batch on one rank; None with dynamic batching."""
-    budget: int
-    """Tokens of a micro-batch on one rank, with dynamic batching."""
-    longest: int
-    """Most tokens of a row."""
-    of_prompts: bool = True
-    """Whether k is a prompt's responses, and not the mini-batch."""
+    engine: str  # ``actor.strategy``
+    ranks: int  # D, data-parallel ranks
+    group_size: int  # k, rows that must meet: ``rollout.n``, or all of the mini-batch
+    mini_batch: int  # rows of a mini-batch on all ranks
+    micro_batch: int | None  # m, rows of a micro-batch on one rank; None with dynamic batching
+    budget: int  # tokens of a micro-batch on one rank, with dynamic batching
+    longest: int  # most tokens of a row
+    of_prompts: bool = True  # whether k is a prompt's responses, and not the mini-batch
 
     @property
     def rows(self) -> str:
@@ -85,15 +77,12 @@ class Plan:
     """Where the statistic comes from, and what the order of the rows must do for it."""
 
     source: StatisticSource
+    # This many consecutive rows hold whole groups: those of a rank (``MICRO_BATCH``), of all ranks'
+    # micro-batches with the same number (``RANKS``), of a mini-batch (``FORWARD_PASS``).
     unit: int
-    """This many consecutive rows hold whole groups: those of a rank (``MICRO_BATCH``), of all ranks'
-    micro-batches with the same number (``RANKS``), of a mini-batch (``FORWARD_PASS``)."""
-    reason: str
-    """Why, for the log."""
-    longest: int | None = None
-    """Most tokens of a row, where dynamic batching must be told which rows stay together."""
-    units_per_micro_batch: int = 1
-    """Of a rank, without dynamic batching."""
+    reason: str  # why, for the log
+    longest: int | None = None  # most tokens of a row, where dynamic batching must keep rows together
+    units_per_micro_batch: int = 1  # of a rank, without dynamic batching
 
     def misfit(self, largest_group: int, longest: int) -> str:
         """Return why a batch with such a group and row cannot follow the plan; "" if it can."""
@@ -108,54 +97,29 @@ class Plan:
 
 def choose(cut: Cut) -> Plan:
     """Return the cheapest plan that is exact for every batch of this training."""
-    if cut.engine not in STATISTIC_ENGINES:
-        return by_forward_pass(
-            cut.mini_batch, f"{ACTOR}.strategy={cut.engine} was not tested with anything else"
-        )
-    if cut.mini_batch % cut.ranks:
-        return by_forward_pass(
-            cut.mini_batch, f"{cut.ranks} ranks do not divide the {cut.mini_batch} rows of a mini-batch"
-        )
-    return _dynamic(cut) if cut.micro_batch is None else _fixed(cut, cut.micro_batch)
-
-
-def by_forward_pass(mini_batch: int, reason: str) -> Plan:
-    """Return the plan that is exact for any order of the rows of a mini-batch."""
-    return Plan(StatisticSource.FORWARD_PASS, mini_batch, reason)
-
-
-def _dynamic(cut: Cut) -> Plan:
-    k = cut.group_size
-    groups, tokens = cut.mini_batch // k, k * cut.longest
-    if groups % cut.ranks:
-        on_ranks = (
-            f"{ACTOR}.ppo_mini_batch_size={groups}, which {cut.ranks} ranks do not divide"
-            if cut.of_prompts
-            else f"{cut.rows} are on {cut.ranks} ranks, which cut their rows by tokens"
-        )
-        return by_forward_pass(cut.mini_batch, on_ranks)
+    k, rows, key = cut.group_size, cut.micro_batch or 0, f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+    groups, tokens, together = cut.mini_batch // k, k * cut.longest, cut.ranks * rows
     have = f"{cut.rows} have up to {tokens} tokens"
-    if tokens > cut.budget:
-        return by_forward_pass(
-            cut.mini_batch, f"{have}, a micro-batch {cut.budget} ({ACTOR}.ppo_max_token_len_per_gpu)"
-        )
-    return Plan(StatisticSource.MICRO_BATCH, k, f"{have} and fit into a micro-batch", cut.longest)
-
-
-def _fixed(cut: Cut, rows: int) -> Plan:
-    k, together = cut.group_size, cut.ranks * rows
-    key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
-    if not together or cut.mini_batch % together:
-        return by_forward_pass(cut.mini_batch, f"{key}={rows} does not divide a mini-batch's rows on a rank")
-    if rows % k == 0:
+    if cut.engine not in STATISTIC_ENGINES:
+        reason = f"{ACTOR}.strategy={cut.engine} was not tested with anything else"
+    elif cut.mini_batch % cut.ranks:
+        reason = f"{cut.ranks} ranks do not divide the {cut.mini_batch} rows of a mini-batch"
+    elif cut.micro_batch is None and groups % cut.ranks:
+        reason = f"{cut.ranks} ranks do not divide a mini-batch's {groups} times {cut.rows}"
+    elif cut.micro_batch is None and tokens > cut.budget:
+        reason = f"{have}, a micro-batch {cut.budget} ({ACTOR}.ppo_max_token_len_per_gpu)"
+    elif cut.micro_batch is None:
+        return Plan(StatisticSource.MICRO_BATCH, k, f"{have} and fit into a micro-batch", cut.longest)
+    elif not together or cut.mini_batch % together:
+        reason = f"{key}={rows} does not divide a mini-batch's rows on a rank"
+    elif rows % k == 0:
         reason = f"{key}={rows} holds all {cut.rows.removeprefix('the ')}"
         return Plan(StatisticSource.MICRO_BATCH, k, reason, units_per_micro_batch=rows // k)
-    if together % k == 0:
-        what = f"whole groups of {k}" if cut.of_prompts else cut.rows
-        return Plan(StatisticSource.RANKS, together, f"{key}={rows} on {cut.ranks} ranks hold {what}")
-    return by_forward_pass(
-        cut.mini_batch, f"neither {key}={rows} nor {cut.ranks} ranks × {rows} is a multiple of {k}"
-    )
+    elif together % k == 0:
+        return Plan(StatisticSource.RANKS, together, f"{key}={rows} on {cut.ranks} ranks hold {cut.rows}")
+    else:
+        reason = f"neither {key}={rows} nor {cut.ranks} ranks × {rows} is a multiple of {k}"
+    return Plan(StatisticSource.FORWARD_PASS, cut.mini_batch, reason)
 
 
 def policy_moves(config: DictConfig) -> bool:
@@ -225,48 +189,33 @@ def filled(mini_batches: Sequence[_Rows], padding: Sequence[int], capacity: int)
     return full + [left[start : start + capacity] for start in range(0, len(left), capacity)]
 
 
-def balanced_over_ranks(mini_batches: Sequence[_Rows], workload: Sequence[int], dp_size: int) -> list[_Rows]:
+def over_ranks(
+    units: Sequence[_Rows], workload: Sequence[int], dp_size: int, plan: Plan, mini_batch: int
+) -> list[_Rows]:
     """Return for each rank its rows: of every mini-batch equally many, of about equal workload.
 
-    The heaviest part of a mini-batch goes to the rank with the least workload.
+    The rows of a unit stay on one rank where the plan says so; else they spread over all. The heaviest part
+    of a mini-batch goes to the rank with the least workload. Ranks run their micro-batches in step, so those
+    of a mini-batch come in the order of their workload.
     """
+
+    def work(blocks: Sequence[_Rows]) -> int:
+        return sum(workload[row] for block in blocks for row in block)
+
+    mini_batches, micro_batch = [[[row] for row in unit] for unit in units], mini_batch
+    if plan.source is StatisticSource.MICRO_BATCH:
+        share, micro_batch = mini_batch // plan.unit, plan.units_per_micro_batch
+        mini_batches = [[*units[start : start + share]] for start in range(0, len(units), share)]
     ranks: list[_Rows] = [[] for _ in range(dp_size)]
     load = [0] * dp_size
-    for rows in mini_batches:
-        own = [workload[row] for row in rows]
-        parts = get_seqlen_balanced_partitions(own, k_partitions=dp_size, equal_size=True)
-        heaviest_first = sorted(parts, key=lambda part: -sum(own[i] for i in part))
+    for blocks in mini_batches:
+        own = [work([block]) for block in blocks]
+        cut = get_seqlen_balanced_partitions(own, k_partitions=dp_size, equal_size=True)
+        parts = sorted(([blocks[i] for i in part] for part in cut), key=work, reverse=True)
         lightest_first = sorted(range(dp_size), key=lambda rank: load[rank])
-        for rank, part in zip(lightest_first, heaviest_first, strict=True):
-            ranks[rank].extend(rows[i] for i in part)
-            load[rank] += sum(own[i] for i in part)
+        for rank, part in zip(lightest_first, parts, strict=True):
+            micro_batches = [part[i : i + micro_batch] for i in range(0, len(part), micro_batch)]
+            for together in sorted(micro_batches, key=work, reverse=True):
+                ranks[rank].extend(row for block in together for row in block)
+            load[rank] += work(part)
     return ranks
-
-
-def blocks_over_ranks(
-    blocks: Sequence[_Rows], workload: Sequence[int], dp_size: int, per_mini_batch: int, per_micro_batch: int
-) -> list[_Rows]:
-    """Do the same with blocks of equally many rows, each of which stays together on one rank.
-
-    ``per_mini_batch`` counts the blocks on all ranks. Ranks run their micro-batches in step, so those of a
-    mini-batch come in the order of their workload.
-    """
-    work = [sum(workload[row] for row in block) for block in blocks]
-    every = range(len(blocks))
-    mini_batches = [list(every[start : start + per_mini_batch]) for start in every[::per_mini_batch]]
-
-    def heaviest_first(own: _Rows) -> _Rows:
-        micro_batches = [own[i : i + per_micro_batch] for i in range(0, len(own), per_micro_batch)]
-        micro_batches.sort(key=lambda numbers: -sum(work[number] for number in numbers))
-        return [number for numbers in micro_batches for number in numbers]
-
-    share = per_mini_batch // dp_size
-    return [
-        [
-            row
-            for start in range(0, len(rank), share)
-            for number in heaviest_first(rank[start : start + share])
-            for row in blocks[number]
-        ]
-        for rank in balanced_over_ranks(mini_batches, work, dp_size)
-    ]

@@ -27,6 +27,7 @@ from grpo_verl_ext.verl_plugin.batch.fields import data_parallel_size, in_fixed_
 from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, StatisticSource
 
 _SEEDS_OF_PART = 2**20
@@ -36,7 +37,7 @@ _SEEDS_OF_PART = 2**20
 class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Put whole groups into each optimizer step, and pass the workers what a statistic of it takes."""
 
-    _plan_of_batch: rows_plan.Plan
+    _plan_of_batch: Plan
     _number_of: Mapping[str, int] = MappingProxyType({})
     """Key of a row of this rollout → its place before rows were put onto ranks."""
     _told_of_misfit = False
@@ -44,7 +45,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def _setup(self) -> None:
         """Start verl's workers, then say where the statistic of the loss will come from."""
         super()._setup()
-        if self._measures:
+        if self._plan.reason:
             _tell(self._plan)
 
     @property
@@ -53,19 +54,16 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return None if loss is None else loss.needs
 
     @property
-    def _measures(self) -> bool:
-        return self._needs is not None and rows_plan.policy_moves(self.config)
-
-    @property
     def _capacity(self) -> int:
         """Rows of a mini-batch on all ranks."""
         actor_rollout = self.config.actor_rollout_ref
         return int(actor_rollout.actor.ppo_mini_batch_size * actor_rollout.rollout.n)
 
     @cached_property
-    def _plan(self) -> rows_plan.Plan:
-        if self._needs is None or not self._measures:
-            return rows_plan.by_forward_pass(self._capacity, "no update needs it")
+    def _plan(self) -> Plan:
+        """The plan of this training; without a reason if no update needs one."""
+        if self._needs is None or not rows_plan.policy_moves(self.config):
+            return Plan(StatisticSource.FORWARD_PASS, self._capacity, "")
         ranks = data_parallel_size(self.actor_rollout_wg)
         return rows_plan.choose(
             rows_plan.Cut.from_config(self.config, ranks, of_prompts=self._needs.of_prompts)
@@ -76,15 +74,22 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     ) -> Any:
         """Order the rows so that verl's cuts keep groups whole and ranks equally busy.
 
-        With ``seed_requests`` two runs with the same responses have the same mini-batches.
+        A batch that does not fit the plan takes a forward pass. With ``seed_requests`` two runs with the same
+        responses have the same mini-batches.
         """
         for record in (catalogue.estimator_of(self.config), catalogue.loss_of(self.config)):
             refuse_several_outputs(record, batch.keys)
         if Options.from_config(self.config.algorithm).seed_requests is not None:
             batch.reorder(in_fixed_order(batch))
         self._number_of = {key: number for number, key in enumerate(batch.keys)}
-        dp_size, capacity = data_parallel_size(self.actor_rollout_wg), self._capacity
-        plan = self._plan_of_batch = self._plan_for(batch)
+        dp_size, capacity, plan = data_parallel_size(self.actor_rollout_wg), self._capacity, self._plan
+        largest_group = max(Counter(prompt_ids(batch)).values())
+        if misfit := plan.misfit(largest_group, max(tag["seq_len"] for tag in batch.tags)):
+            plan = Plan(StatisticSource.FORWARD_PASS, capacity, misfit)
+            if not self._told_of_misfit:
+                _tell(plan)
+            self._told_of_misfit = True
+        self._plan_of_batch = plan
         units = rows_plan.whole_groups(prompt_ids(batch), plan.unit)
         responses = len(batch)
         multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
@@ -94,27 +99,10 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         workload = calculate_workload(lengths).tolist()
-        if plan.source is StatisticSource.MICRO_BATCH:
-            ranks = rows_plan.blocks_over_ranks(
-                units, workload, dp_size, capacity // plan.unit, plan.units_per_micro_batch
-            )
-        else:
-            ranks = rows_plan.balanced_over_ranks(units, workload, dp_size)
+        ranks = rows_plan.over_ranks(units, workload, dp_size, plan, capacity)
         batch.reorder([row for rank in ranks for row in rank])
         metrics.update(log_seqlen_unbalance(lengths.tolist(), ranks, logging_prefix))
         return batch
-
-    def _plan_for(self, batch: Any) -> rows_plan.Plan:
-        """Return the plan of this training, or a forward pass where the batch does not fit it."""
-        largest_group = max(Counter(prompt_ids(batch)).values())
-        misfit = self._plan.misfit(largest_group, max(tag["seq_len"] for tag in batch.tags))
-        if not misfit:
-            return self._plan
-        plan = rows_plan.by_forward_pass(self._capacity, misfit)
-        if not self._told_of_misfit:
-            self._told_of_misfit = True
-            _tell(plan)
-        return plan
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic.
@@ -156,7 +144,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return super()._update_actor(batch, metrics)
 
 
-def _tell(plan: rows_plan.Plan) -> None:
+def _tell(plan: Plan) -> None:
     where = (
         "a forward pass before each update"
         if plan.source is StatisticSource.FORWARD_PASS

@@ -26,14 +26,12 @@ from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import aggregation, mini_batch
-from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR
+from grpo_verl_ext.catalogue import STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
-LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
-_GAP = "actor/old_log_prob_gap"
+_LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
 
 class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl ships no types
@@ -47,7 +45,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     _update = 0
     """Updates on this rollout before the one at hand."""
 
-    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+    def set_loss_fn(self, loss_fn: _LossFunction) -> None:
         """Wrap verl's loss function, so that the loss can read `wire.STATISTIC`."""
         self._config = loss_fn.keywords["config"]  # type: ignore[attr-defined]  # verl's partial
         loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
@@ -63,14 +61,12 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update: the statistic, where the update itself does not give it, then verl's update."""
-        log_prob = None
         if self._measures(data):
             if self._old_is_current:
-                log_prob = data[wire.Field.OLD_LOG_PROBS].values()
-            elif _source(data) is wire.StatisticSource.FORWARD_PASS:
-                log_prob = self._log_prob(data)
-        if log_prob is not None:
-            data[wire.Field.STATISTIC] = self._statistic(data, log_prob, over_ranks=True)
+                old = data[wire.Field.OLD_LOG_PROBS].values()
+                data[wire.Field.STATISTIC] = self._statistic(data, old, over_ranks=True)
+            elif tu.get(data, key=wire.Field.STATISTIC_SOURCE) == StatisticSource.FORWARD_PASS.value:
+                data[wire.Field.STATISTIC] = self._statistic(data, self._log_prob(data), over_ranks=True)
         output = super().train_batch(data)
         self._old_is_current = False
         self._update += 1
@@ -82,7 +78,6 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     def _log_prob(self, data: TensorDict) -> Tensor:
         """Return log π_θ of this rank's response tokens, (N,), by a forward pass."""
-        check_statistic_engine(self.engine_config.strategy)
         view = data.copy()
         # verl's inference sizes need not divide a mini-batch, but its training sizes do. They also cut the
         # rows as the update will, so that both passes round equally.
@@ -116,7 +111,12 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         part = mini_batch.PartOfRows(
             torch.stack([each.double()[written] for each in tokens]), torch.stack([lengths, *numbers])
         )
-        parts, own = self._gathered(part) if over_ranks else ([part], 0)
+        parts, own = [part], 0
+        if over_ranks:
+            group = self.engine.get_data_parallel_group()
+            columns = (_of_all_ranks(each, group) for each in part)
+            parts = [mini_batch.PartOfRows(*each) for each in zip(*columns, strict=True)]
+            own = dist.get_rank(group)
         seed = tu.get(data, key=wire.Field.STATISTIC_SEED) + self._update
         values = mini_batch.evaluated(lambda rows: needs.compute(rows, self._config), parts, own, seed)
         wide = torch.promote_types(log_prob.dtype, torch.float32)
@@ -125,53 +125,38 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         ragged: Tensor = like(mask, result)
         return ragged
 
-    def _gathered(self, part: mini_batch.PartOfRows) -> tuple[list[mini_batch.PartOfRows], int]:
-        """Return the parts of all ranks, and the place of this rank's among them."""
-        group = self.engine.get_data_parallel_group()
-        columns = (_of_all_ranks(each, group) for each in part)
-        return [mini_batch.PartOfRows(*each) for each in zip(*columns, strict=True)], dist.get_rank(group)
-
     def _statistic_of(self, data: TensorDict, model_output: dict[str, Any]) -> Tensor:
         """Return the statistic for the tokens of a micro-batch: (B, T)."""
         if wire.Field.STATISTIC in data.keys():  # noqa: SIM118
             ragged = data[wire.Field.STATISTIC]
         else:
-            over_ranks = _source(data) is wire.StatisticSource.RANKS
-            ragged = self._statistic(data, _of_responses(model_output, data), over_ranks=over_ranks)
+            current = _of_responses(model_output, data)
+            over_ranks = tu.get(data, key=wire.Field.STATISTIC_SOURCE) == StatisticSource.RANKS.value
+            ragged = self._statistic(data, current, over_ranks=over_ranks)
         padded: Tensor = torch.nested.to_padded_tensor(ragged, 0)
         return padded
 
-    def _called(self, loss_fn: LossFunction, **arguments: Any) -> Any:
+    def _called(self, loss_fn: _LossFunction, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss; to distil top tokens, verl's engines first ask it for what needs the logits."""
-        if "model_output" not in arguments:
-            return loss_fn(**arguments)
-        return self._with_statistic(loss_fn, **arguments)
-
-    def _with_statistic(
-        self, loss_fn: LossFunction, *, model_output: dict[str, Any], data: TensorDict, **arguments: Any
-    ) -> tuple[Tensor, dict[str, Any]]:
-        metrics = {}
+        if model_output is None:
+            return loss_fn(data=data, **more)
         statistic = self._statistic_of(data, model_output) if self._measures(data) else None
+        gap = {}
         if self._old_is_current and self.engine_config.strategy in STATISTIC_ENGINES:
-            data, metrics[_GAP] = _with_current_log_probs(data, model_output)
+            # The update's own log-probs serve as old ones; how far those were from them is logged.
+            old, mask = data[wire.Field.OLD_LOG_PROBS], data["response_mask"]
+            current = _of_responses(model_output, data).to(old.dtype)
+            difference, counts = (
+                (current - old.values()).abs().unsqueeze(0),
+                mask.values().bool().unsqueeze(0),
+            )
+            mean = aggregation.token_mean(difference, counts, data["batch_num_tokens"], data["dp_size"])
+            gap["actor/old_log_prob_gap"] = Metric(value=mean, aggregation=AggregationType.SUM)
+            data = data.copy()
+            data[wire.Field.OLD_LOG_PROBS] = like(old, current)
         with wire.STATISTIC.set(statistic):
-            loss, of_loss = loss_fn(model_output=model_output, data=data, **arguments)
-        return loss, of_loss | metrics
-
-
-def _with_current_log_probs(data: TensorDict, model_output: dict[str, Any]) -> tuple[TensorDict, Metric]:
-    """Return the rows with the update's own log-probs as old ones, and how far those were from them."""
-    old, mask = data[wire.Field.OLD_LOG_PROBS], data["response_mask"]
-    current = _of_responses(model_output, data).to(old.dtype)
-    gap = aggregation.token_mean(
-        (current - old.values()).abs().unsqueeze(0),
-        mask.values().bool().unsqueeze(0),
-        data["batch_num_tokens"],
-        data["dp_size"],
-    )
-    changed = data.copy()
-    changed[wire.Field.OLD_LOG_PROBS] = like(old, current)
-    return changed, Metric(value=gap, aggregation=AggregationType.SUM)
+            loss, metrics = loss_fn(model_output=model_output, data=data, **more)
+        return loss, metrics | gap
 
 
 def _of_responses(model_output: dict[str, Any], data: TensorDict) -> Tensor:
@@ -192,20 +177,3 @@ def _of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
     found = [torch.empty_like(filled) for _ in range(ranks)]
     dist.all_gather(found, filled, group=group)
     return [each[:, : int(size)] for each, size in zip(found, sizes, strict=True)]
-
-
-def check_statistic_engine(strategy: str) -> None:
-    """Refuse engines of verl on which the forward pass before an update was not tested."""
-    if strategy not in STATISTIC_ENGINES:
-        key = f"{ACTOR}.strategy"
-        raise SettingError(
-            key,
-            strategy,
-            why="what a loss needs of the whole mini-batch is not measured there between updates",
-            valid=(*STATISTIC_ENGINES, "one update per rollout"),
-            fix=Line(*ON_FSDP2),
-        )
-
-
-def _source(data: TensorDict) -> wire.StatisticSource:
-    return wire.StatisticSource(tu.get(data, key=wire.Field.STATISTIC_SOURCE))

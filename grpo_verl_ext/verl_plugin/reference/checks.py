@@ -3,16 +3,15 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
-from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, In, Null, Same, Trainer, refused
+from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, In, Same, Trainer, refused
 from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import ACTOR, MODE, SECTION
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
 
 _KEY = f"{SECTION}.ref_model_sync_steps"
-_MODEL, _REF = "actor_rollout_ref.model", "actor_rollout_ref.ref"
+_REF = "actor_rollout_ref.ref"
 _ADAPTER = "makes the reference the policy without its adapter, which nothing refreshes"
 _SHARDED = "shards the reference unlike the policy, so that no shard can follow it"
-_WITHOUT = Line(f"~{_KEY}")
 
 
 def _uses_refresh(config: DictConfig) -> bool:
@@ -40,10 +39,9 @@ _REFERENCE_REFRESH = Feature(
                 when=If("algorithm.use_kl_in_reward", (False, None)),
             ),
             *(
-                In(f"{_MODEL}.{key}", (0, None), _ADAPTER, line=_WITHOUT)
-                for key in ("lora_rank", "lora.rank")
+                In(f"actor_rollout_ref.model.{key}", (0, None), _ADAPTER, line=Line(f"~{_KEY}"))
+                for key in ("lora_rank", "lora.rank", "lora_adapter_path")
             ),
-            Null(f"{_MODEL}.lora_adapter_path", _ADAPTER, line=_WITHOUT),
             In(
                 "actor_rollout_ref.hybrid_engine",
                 (True, None),
@@ -58,7 +56,6 @@ _REFERENCE_REFRESH = Feature(
             for key in ("fsdp_config.use_orig_params", "fsdp_config.wrap_policy")
         ),
     ),
-    done_by_trainer={"ref_model_sync_steps": "refreshes the reference"},
     trainer=".reference.trainer:ReferenceSyncTrainerMixin",
     worker=".reference.worker:ReferenceSyncWorkerMixin",
 )

@@ -41,14 +41,15 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
     def _save_checkpoint(self) -> None:
         """Save the reference beside the actor's shards, before verl's marker of a complete step."""
         if self._options().ref_model_sync_steps:
-            self.actor_rollout_wg.save_reference(self._reference_folder())
+            self.actor_rollout_wg.save_reference(self._reference_folder)
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self._options().ref_model_sync_steps and self.global_steps > 0:
-            self.actor_rollout_wg.load_reference(self._reference_folder())
+            self.actor_rollout_wg.load_reference(self._reference_folder)
 
+    @property
     def _reference_folder(self) -> str:
         return str(actor_folder(self.config.trainer, self.global_steps) / "reference")
 

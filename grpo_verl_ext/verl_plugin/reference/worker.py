@@ -32,56 +32,46 @@ class ReferenceSyncWorkerMixin:
     ref: Any
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]  # verl ships no types
+    @torch.no_grad()
     def refresh_reference(self, mixup_alpha: float) -> None:
-        """Move the reference towards the policy: `mix_in`."""
-        mix_in(self.ref.engine.module, self.actor.engine.module, mixup_alpha)
+        """Set every parameter of the reference to α · policy + (1 − α) · reference; α = 1 copies bit for bit.
+
+        The mixture is computed in single precision or better, then rounded to the reference's dtype. Either
+        model may be offloaded.
+        """
+        shards, targets = _shards(self.ref.engine.module), _shards(self.actor.engine.module)
+        _check_alike(shards, targets, "in the policy", _AS_THE_ACTOR)
+        for name, shard in shards.items():
+            target = targets[name]
+            wide = torch.promote_types(torch.promote_types(shard.dtype, target.dtype), torch.float32)
+            mixed = shard.to(wide)  # the shard itself, if it already has this dtype
+            mixed.lerp_(target.to(shard.device, wide), mixup_alpha)
+            shard.copy_(mixed)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def save_reference(self, folder: str) -> None:
-        """Write the reference: `save_shards`."""
-        save_shards(self.ref.engine.module, folder)
+        """Write this rank's shards of the reference to the folder, atomically."""
+        shards, file = _shards(self.ref.engine.module), _shard_file(folder)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".unfinished")
+        torch.save({name: shard.cpu() for name, shard in shards.items()}, unfinished)
+        unfinished.rename(file)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def load_reference(self, folder: str) -> None:
-        """Read the reference: `load_shards`."""
-        load_shards(self.ref.engine.module, folder)
-
-
-@torch.no_grad()
-def mix_in(reference: nn.Module, policy: nn.Module, mixup_alpha: float) -> None:
-    """Set every parameter of the reference to α · policy + (1 − α) · reference; α = 1 copies bit for bit.
-
-    The mixture is computed in single precision or better, then rounded to the reference's dtype; either model
-    may be offloaded. A ValueError names what is not sharded alike, or neither by FSDP1 nor by FSDP2.
-    """
-    for shard, target in _pairs(_shards(reference), _shards(policy), "in the policy", _AS_THE_ACTOR):
-        wide = torch.promote_types(torch.promote_types(shard.dtype, target.dtype), torch.float32)
-        mixed = shard.to(wide)  # the shard itself, if it already has this dtype
-        mixed.lerp_(target.to(shard.device, wide), mixup_alpha)
-        shard.copy_(mixed)
-
-
-def save_shards(reference: nn.Module, folder: str) -> None:
-    """Write this rank's shards of the reference to the folder, atomically."""
-    shards, file = _shards(reference), _shard_file(folder)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".unfinished")
-    torch.save({name: shard.cpu() for name, shard in shards.items()}, unfinished)
-    unfinished.rename(file)
-
-
-@torch.no_grad()
-def load_shards(reference: nn.Module, folder: str) -> None:
-    """Read what `save_shards` wrote into this rank's reference; without it, this would be another run."""
-    file = _shard_file(folder)
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"{_KEY} is set, but without {file} there is no reference to resume with; valid is a checkpoint "
-            f"of such a run on as many ranks. Type: trainer.resume_mode=disable, or ~{_KEY}"
-        )
-    saved = torch.load(file, weights_only=True, mmap=True)
-    for shard, own in _pairs(_shards(reference), saved, f"in {file}", "trainer.resume_mode=disable"):
-        shard.copy_(own)
+        """Read this rank's shards of the reference; without them, this would be another run."""
+        file = _shard_file(folder)
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{_KEY} is set, but without {file} there is no reference to resume with; valid is a "
+                f"checkpoint of such a run on as many ranks. Type: trainer.resume_mode=disable, or ~{_KEY}"
+            )
+        shards = _shards(self.ref.engine.module)
+        saved = torch.load(file, weights_only=True, mmap=True)
+        _check_alike(shards, saved, f"in {file}", "trainer.resume_mode=disable")
+        for name, shard in shards.items():
+            shard.copy_(saved[name])
 
 
 def _shard_file(folder: str) -> Path:
@@ -116,9 +106,7 @@ def _shards(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _pairs(
-    shards: Mapping[str, Tensor], others: Mapping[str, Tensor], where: str, line: str
-) -> list[tuple[Tensor, Tensor]]:
+def _check_alike(shards: Mapping[str, Tensor], others: Mapping[str, Tensor], where: str, line: str) -> None:
     for name in {**shards, **others}:
         here, there = (tuple(s[name].shape) if name in s else "missing" for s in (shards, others))
         if here != there:
@@ -126,4 +114,3 @@ def _pairs(
                 f"this rank's shard of {name} is {here} in the reference and {there} {where}; valid is the "
                 f"same strategy, fsdp_size, use_orig_params and wrap_policy for both. Type: {line}"
             )
-    return [(shard, others[name]) for name, shard in shards.items()]

@@ -17,8 +17,7 @@ from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext.rewards.steps import KEYS, REWARDS, StepRewardError, step_end_tokens
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS, STORED_AGENT_LOOP, Options
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -65,7 +64,7 @@ def _request_seed(
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "big") >> 1
 
 
-class SeededServer:
+class _SeededServer:
     """verl's client of the servers, for the requests of one response, with a seed in each.
 
     A prompt that occurs twice in a step, as in a batch over the end of an epoch, gets equal seeds: verl's
@@ -74,14 +73,6 @@ class SeededServer:
 
     def __init__(self, server: Any, seed: int, row: Mapping[str, Any]) -> None:
         """Take the client and the fields of the row that verl passes to an agent loop."""
-        if "session_id" not in row:
-            raise SettingError(
-                SEED_REQUESTS,
-                seed,
-                why="this trainer does not number the responses to a prompt, which would all be equal",
-                valid="verl's v1 trainer",
-                fix=Line("trainer.use_v1=true", more=f", or ~{SEED_REQUESTS}"),
-            )
         self._server, self._seed, self._row = server, seed, row
         self._turn = 0
         self._prompt_ids: Sequence[int] = ()
@@ -105,9 +96,6 @@ class SeededServer:
             *args, prompt_ids=prompt_ids, sampling_params={**sampling_params, "seed": seed}, **kwargs
         )
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server, name)
-
 
 class _ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
     """The additions to an agent loop of verl, mixed in before its class; verl makes one per response."""
@@ -116,7 +104,7 @@ class _ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
         """Generate as verl does, from seeded requests if the training asks for them."""
         seed = Options.from_config(self.config.algorithm).seed_requests
         if seed is not None:
-            self.server_manager: Any = SeededServer(self.server_manager, seed, kwargs)
+            self.server_manager: Any = _SeededServer(self.server_manager, seed, kwargs)
         return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)
 
 

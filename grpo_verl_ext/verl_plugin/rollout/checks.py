@@ -32,16 +32,11 @@ def check_loops_of_data(config: DictConfig, refused: Collection[str] | None, why
     ours = tuple(AGENT_LOOPS.values())
     files = setting(config, "data.train_files") or []
     for file in [files] if isinstance(files, str) else files:
-        path = home_resolved(str(file))
-        if path.suffix != ".parquet" or not path.is_file():
-            continue
         try:
-            if "agent_name" not in pyarrow.parquet.read_schema(path).names:
-                continue
-            names = pyarrow.parquet.read_table(path, columns=["agent_name"]).column(0).unique().to_pylist()
+            table = pyarrow.parquet.read_table(home_resolved(str(file)), columns=["agent_name"])
         except (OSError, pyarrow.ArrowException):
-            continue  # the check "files" says so
-        for name in sorted(filter(None, names)):
+            continue  # it has no such column, or the check "files" says what is wrong
+        for name in sorted(filter(None, table.column(0).unique().to_pylist())):
             if name not in ours if refused is None else name in refused:
                 raise _wrong_loop(name, why, ours, fix)
 

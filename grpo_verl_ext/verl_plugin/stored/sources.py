@@ -11,17 +11,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import pandas
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.files import write_whole
 
 _SECTION = "algorithm.grpo_ext.stored_responses"
-_VALID = "a text, a list of token ids, or {token_ids, log_probs}"
+_PLAIN = BeforeValidator(  # numpy's numbers, too, as parquet files have them
+    lambda given: np.asarray(given).tolist() if isinstance(given, list | tuple | np.ndarray) else given
+)
 
 
 class StoredResponse(TypedDict):
@@ -34,25 +37,23 @@ class StoredResponse(TypedDict):
     """Training step in which it was sampled; 0 for one given with the data."""
 
 
-class _ResponseError(ValueError):
-    """A response that cannot be trained on."""
+class _Tokens(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    token_ids: Annotated[list[int], Field(min_length=1), _PLAIN]
+    log_probs: Annotated[list[Annotated[float, Field(le=0, allow_inf_nan=False)]] | None, _PLAIN] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenResponses:
     """Reads and checks the responses of a prompt."""
 
-    key: str
-    """Name in ``extra_info``."""
-    count: int
-    """Of a prompt's samples so many are taken from the responses."""
-    budget: int
-    """In tokens."""
+    key: str  # name in ``extra_info``
+    count: int  # so many of a prompt's samples are taken from the responses
+    budget: int  # in tokens
     tokenizer: Any
-    end: int | None
-    """The token that ends a text."""
-    with_log_probs: bool
-    """Whether each must have log-probs."""
+    end: int | None  # the token that ends a text
+    with_log_probs: bool  # whether each must have log-probs
 
     def of(self, extra_info: Mapping[str, Any] | None) -> list[StoredResponse]:
         """Return the first responses of a prompt, at most ``count``."""
@@ -63,54 +64,70 @@ class GivenResponses:
 
         A SettingError names the first response that cannot be trained on; there must be one at least.
         """
-        counts = [self._checked(number, row.get("extra_info")) for number, row in enumerate(rows)]
+        key, counts = f"{_SECTION}.key", []
+        for number, row in enumerate(rows):
+            where = f"extra_info.{self.key} of row {number}"
+            try:
+                given = self._given(row.get("extra_info"))
+                for place, each in enumerate(given):
+                    where = f"response {place} in extra_info.{self.key} of row {number}"
+                    self._read(each)
+            except ValueError as error:
+                raise SettingError(key, self.key, seen=f"{where} {error}") from error
+            counts.append(len(given))
         if not any(counts):
-            raise self._wrong(
-                f"none of the {len(counts)} rows of data.train_files has a response in extra_info.{self.key}",
-                "a list of texts or of token ids there, null for a prompt without",
-                f"{_SECTION}.key=<name in extra_info>, or {_SECTION}.share=0",
+            raise SettingError(
+                key,
+                self.key,
+                seen=f"none of the {len(counts)} rows of data.train_files has a response in "
+                f"extra_info.{self.key}",
+                valid="a list of texts or of token ids there, null for a prompt without",
+                fix=f"{key}=<name in extra_info>, or {_SECTION}.share=0",
             )
         return (
             f"extra_info.{self.key}: {sum(counts)} responses to {sum(map(bool, counts))} of {len(counts)} "
             f"prompts, {sum(min(count, self.count) for count in counts)} of them within the share"
         )
 
-    def _checked(self, row: int, extra_info: Mapping[str, Any] | None) -> int:
-        where = f"extra_info.{self.key} of row {row}"
-        try:
-            given = self._given(extra_info)
-            for number, each in enumerate(given):
-                where = f"response {number} in extra_info.{self.key} of row {row}"
-                self._read(each)
-        except _ResponseError as error:
-            raise self._wrong(f"{where} {error}") from error
-        return len(given)
-
-    def _wrong(self, seen: str, valid: str = "", fix: str = "") -> SettingError:
-        return SettingError(f"{_SECTION}.key", self.key, seen=seen, valid=valid, fix=fix)
-
-    def _given(self, extra_info: Mapping[str, Any] | None) -> Sequence[Any]:
+    def _given(self, extra_info: Mapping[str, Any] | None) -> list[Any]:
         responses = (extra_info or {}).get(self.key)
-        return [] if responses is None else _listed(responses, "a list of responses, or null")
+        if not isinstance(responses, list | tuple | np.ndarray | None):
+            raise ValueError(f"is {str(responses)[:40]!r}; valid is a list of responses, or null")
+        return [] if responses is None else [*responses]
 
     def _read(self, given: Any) -> StoredResponse:
-        log_probs = given.get("log_probs") if isinstance(given, Mapping) else None
         if isinstance(given, str):
-            token_ids = self._tokens_of(given)
-        elif isinstance(given, Mapping):
-            written = given.get("token_ids")
-            token_ids = [] if written is None else _listed(written, "{token_ids} with a list of numbers")
-        else:
-            token_ids = _listed(given, _VALID)
-        self._check_tokens(token_ids)
+            given = {"token_ids": self._tokens_of(given)}
+        try:
+            read = _Tokens.model_validate(given if isinstance(given, dict) else {"token_ids": given})
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"]))
+            raise ValueError(
+                f"has {where}={str(wrong['input'])[:40]} ({wrong['msg']}); valid is a text, a list of token "
+                f"ids, or {{token_ids, log_probs}} with a finite number ≤ 0 for each token"
+            ) from error
+        token_ids, log_probs, vocabulary = read.token_ids, read.log_probs, len(self.tokenizer)
+        if foreign := [token for token in token_ids if not 0 <= token < vocabulary]:
+            raise ValueError(
+                f"has token {foreign[0]}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
+            )
+        if len(token_ids) > self.budget:
+            raise ValueError(
+                f"has {len(token_ids)} tokens; valid are at most {self.budget}, data.max_response_length"
+            )
         if log_probs is None and self.with_log_probs:
-            raise _ResponseError(
+            raise ValueError(
                 "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "
                 "actor_rollout_ref.rollout.calculate_log_probs=false, or give {token_ids, log_probs}"
             )
+        if log_probs is not None and len(log_probs) != len(token_ids):
+            raise ValueError(
+                f"has {len(log_probs)} log_probs; valid are {len(token_ids)}, one for each token"
+            )
         return StoredResponse(
             token_ids=np.array(token_ids, dtype=np.int32),
-            log_probs=None if log_probs is None else _log_probs(log_probs, len(token_ids)),
+            log_probs=None if log_probs is None else np.array(log_probs, dtype=np.float32),
             step=0,
         )
 
@@ -118,47 +135,15 @@ class GivenResponses:
         end = [] if self.end is None else [self.end]
         text = text.removesuffix("".join(self.tokenizer.convert_ids_to_tokens(end)))
         if not text:
-            raise _ResponseError("is empty")
+            raise ValueError("is empty")
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         decoded = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         if decoded != text:
-            raise _ResponseError(
+            raise ValueError(
                 f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
                 "a text that it gives back, or token ids"
             )
         return [*ids, *end]
-
-    def _check_tokens(self, token_ids: Sequence[Any]) -> None:
-        if not token_ids:
-            raise _ResponseError("is empty")
-        vocabulary = len(self.tokenizer)
-        for token in token_ids:
-            if isinstance(token, bool) or not isinstance(token, int | np.integer):
-                raise _ResponseError(f"has {token!r}; valid is {_VALID}")
-            if not 0 <= token < vocabulary:
-                raise _ResponseError(
-                    f"has token {token}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
-                )
-        if len(token_ids) > self.budget:
-            raise _ResponseError(
-                f"has {len(token_ids)} tokens; valid are at most {self.budget}, data.max_response_length"
-            )
-
-
-def _listed(value: object, valid: str) -> list[Any]:
-    if not isinstance(value, list | tuple | np.ndarray):
-        raise _ResponseError(f"is {str(value)[:40]!r}; valid is {valid}")
-    return list(value)
-
-
-def _log_probs(given: object, tokens: int) -> Any:
-    try:
-        log_probs = np.array(given, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise _ResponseError(f"has log_probs that are not numbers: {error}") from error
-    if log_probs.shape != (tokens,) or not (np.isfinite(log_probs) & (log_probs <= 0)).all():
-        raise _ResponseError(f"has log_probs that are not {tokens} finite numbers ≤ 0, one for each token")
-    return log_probs
 
 
 _HISTORY_FILE = "response_history.parquet"
@@ -170,9 +155,8 @@ def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
     try:
         text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
     except TypeError as error:
-        raise _wrong_history(
-            f"a prompt has more than text ({error}), by which the history would know it", "prompts of text"
-        ) from error
+        seen = f"a prompt has more than text ({error}), by which the history would know it"
+        raise _wrong_history(seen, "prompts of text", f"~{_SECTION}") from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -212,22 +196,20 @@ class ResponseHistory:
     def load(self, folder: Path, known: set[str]) -> None:
         """Read what `save` wrote. All its prompts must be ``known``: else this is another training."""
         file = folder / _HISTORY_FILE
-        valid, start = "a checkpoint of this training with a history", "trainer.resume_mode=disable"
-        if not file.is_file():
-            raise _wrong_history(f"{file} does not exist", valid, start)
-        rows = pandas.read_parquet(file).to_dict("records")
-        if unknown := {row["prompt"] for row in rows} - known:
-            seen = f"{file} has responses to {len(unknown)} prompts that data.train_files does not have"
-            raise _wrong_history(seen, valid, start)
+        rows: list[Any] = pandas.read_parquet(file).to_dict("records") if file.is_file() else []
+        unknown = len({row["prompt"] for row in rows} - known)
+        if unknown or not file.is_file():
+            seen = f"{file} does not exist"
+            if unknown:
+                seen = f"{file} has responses to {unknown} prompts that data.train_files does not have"
+            valid = "a checkpoint of this training with a history"
+            raise _wrong_history(seen, valid, "trainer.resume_mode=disable")
         self._of_prompt = {}
         for row in rows:
-            response = StoredResponse(
-                token_ids=row["token_ids"], log_probs=row["log_probs"], step=row["step"]
-            )
-            self._of_prompt.setdefault(row["prompt"], []).append(response)
+            self._of_prompt.setdefault(row.pop("prompt"), []).append(row)
 
 
-def _wrong_history(seen: str, valid: str, *more: str) -> SettingError:
-    key, data = f"{_SECTION}.source", f"{_SECTION}.source=data"
-    fix = Line(*(more or (data,)), more=f", or {data}" if more else "")
+def _wrong_history(seen: str, valid: str, line: str) -> SettingError:
+    key = f"{_SECTION}.source"
+    fix = Line(line, more=f", or {key}=data")
     return SettingError(key, "history", seen=f"{key} is history, but {seen}", valid=valid, fix=fix)

@@ -13,7 +13,7 @@ from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, nested, were_sampled
-from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options, StoredResponsesOptions
+from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 from grpo_verl_ext.verl_plugin.rollout.checks import refuse_other_loop
 from grpo_verl_ext.verl_plugin.stored.sources import (
@@ -35,7 +35,8 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
     def _init_dataloader(self) -> None:
         """Check the responses of the training data, before anything else is started."""
         super()._init_dataloader()
-        options, rollout = self._stored_options(), self.config.actor_rollout_ref.rollout
+        options = Options.from_config(self.config.algorithm).stored_responses
+        rollout = self.config.actor_rollout_ref.rollout
         count = round(options.share * rollout.n) if options else 0
         if options is None or count == 0:
             return
@@ -81,18 +82,15 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         return batch
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Log both kinds, and keep sampled responses for later steps."""
+        """Log both kinds, and keep sampled responses for later steps, sessions in order."""
         batch = super()._compute_old_log_prob(batch, metrics)
-        if self._stored_options() is not None:
-            fields = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
-            data = nested(batch, *fields, *[Field.STORED_RESPONSES] * (self._history is not None))
-            metrics.update(_by_origin(data, are_responses(batch), self.global_steps))
-            if self._history is not None:
-                self._keep_sampled(self._history, batch, data)
-        return batch
-
-    def _keep_sampled(self, history: ResponseHistory, batch: Any, data: TensorDict) -> None:
-        """Add the sampled responses to the history, sessions in order: rows are ordered by length."""
+        if Options.from_config(self.config.algorithm).stored_responses is None:
+            return batch
+        fields = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
+        data = nested(batch, *fields, *[Field.STORED_RESPONSES] * (self._history is not None))
+        metrics.update(_by_origin(data, are_responses(batch), self.global_steps))
+        if self._history is None:
+            return batch
         stored_for, is_sampled = tu.get(data, Field.STORED_RESPONSES), were_sampled(batch, data)
         token_ids, log_probs = data["responses"].unbind(), data["old_log_probs"].unbind()
         for row in sorted(range(len(batch.keys)), key=lambda row: int(batch.keys[row].rsplit("_", 2)[1])):
@@ -102,8 +100,9 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
                     log_probs=log_probs[row].float().numpy(),
                     step=self.global_steps,
                 )
-                history.add(stored_for[row]["prompt"], response)
-        history.forget(self.global_steps)
+                self._history.add(stored_for[row]["prompt"], response)
+        self._history.forget(self.global_steps)
+        return batch
 
     def _save_checkpoint(self) -> None:
         """Save the history beside the actor's shards, before verl's marker of a complete step."""
@@ -115,9 +114,6 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         super()._load_checkpoint()
         if self._history is not None and self.global_steps > 0:
             self._history.load(actor_folder(self.config.trainer, self.global_steps), self._known_prompts)
-
-    def _stored_options(self) -> StoredResponsesOptions | None:
-        return Options.from_config(self.config.algorithm).stored_responses
 
 
 def _by_origin(data: TensorDict, is_response: Sequence[bool], step: int) -> dict[str, float]:
@@ -134,5 +130,6 @@ def _by_origin(data: TensorDict, is_response: Sequence[bool], step: int) -> dict
             log_prob = ragged.mean_over_tokens(data["old_log_probs"].values(), mask, offsets, chosen)
             metrics[f"{name}/log_prob"] = log_prob
     steps = [origin["step"] for origin, counts in zip(origins, stored.tolist(), strict=True) if counts]
-    ages = [step - of_origin for of_origin in steps if of_origin]
-    return metrics | ({"stored/age": sum(ages) / len(ages)} if ages else {})
+    if any(steps):  # those of the data have no age
+        metrics["stored/age"] = step - sum(steps) / len(steps)
+    return metrics

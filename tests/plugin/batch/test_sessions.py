@@ -179,17 +179,6 @@ def test_equals_verls_grpo_whatever_was_rejected(estimator: str, batch: Any) -> 
     assert_close(found, through_verl(keys, rewards, whole, verls) * torch.tensor(left))
 
 
-@given(batch=sessions())
-@repeatable
-def test_of_one_output_each_equals_verls_grpo_on_the_same_masks(batch: Any) -> None:
-    keys, rewards, rejected = (
-        [x for x, key in zip(c, batch[0], strict=True) if key[-1] == "0"] for c in batch
-    )
-    left = [[0, 0] if gone else [1, 1] for gone in rejected]
-    verls = through_verl(keys, rewards, left, algorithm("grpo"))
-    assert_close(through_verl(keys, rewards, left, algorithm("grpo_outcome")), verls)
-
-
 def test_last_outputs_by_hand() -> None:
     keys = ["u_0_1", "u_1_0", "u_0_10", "u_0_2", "v_0_0", "a_b_1_0"]
     assert last_outputs(keys) == [2, 1, 2, 2, 4, 5]

@@ -36,8 +36,6 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.gvpo import worker as group_worker
-from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
 from grpo_verl_ext.verl_plugin.wire import Field
 
 F64 = torch.float64
@@ -482,35 +480,3 @@ def test_in_bf16_the_first_ratio_of_losses_of_tokens_is_1(
     for each in kinds:
         first, *_ = results[f"{each}"]["metrics"]["actor/ppo_kl"]
         assert bool(first == 0) is (each[0] == "ours"), each
-
-
-def test_deviations_of_log_probs_from_the_mean_of_their_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank's rows; the other rank has one more response of prompt 0, and prompt 1 a rejected one."""
-    monkeypatch.setattr(group_worker, "get_device_id", lambda: "cpu")
-    worker = object.__new__(GroupTrainingWorker)
-    worker._config = SimpleNamespace(policy_loss={})
-    elsewhere = {OLD: -1.0, REF: -6.0}
-    names = ("group_index", "group_size", OLD, REF, "response_mask")
-    rows = [
-        dict(zip(names, row, strict=True))
-        for row in (
-            (0, 3, [-2.0, -1.0], [-4.0, 0.0], [1, 1]),
-            (0, 3, [-5.0, 9.0], [-2.0, 9.0], [1, 0]),
-            (1, 1, [-7.0], [-3.0], [1]),
-            (1, 1, [-8.0], [-8.0], [0]),
-        )
-    ]
-    batch = fsdp2_ranks.batch_of(
-        [{name: torch.tensor(value) for name, value in row.items()} for row in rows],
-        {wire.Field.NUM_GROUPS: 2},
-    )
-    found = {}
-    for name, log_prob in elsewhere.items():
-
-        def add_over_ranks(sums: Tensor, log_prob: float = log_prob) -> None:
-            sums[:, 0] += torch.tensor([log_prob, 1.0])
-
-        worker._add_over_ranks = add_over_ranks
-        found[name] = worker._deviation(batch, name).tolist()
-    assert found[OLD] == [0.0, -2.0, 0.0, 0.0], "from −3, the mean of −3, −5 and −1"
-    assert found[REF] == [0.0, 2.0, 0.0, 0.0], "from −4, the mean of −4, −2 and −6"

@@ -79,12 +79,6 @@ def test_value_and_metrics_by_hand_and_what_is_masked_does_not_count(registry) -
     assert metrics["actor/frac_zero_advantage"].item() == pytest.approx(1 / 3)
 
 
-def test_verls_rollout_weights_count(registry) -> None:
-    registered()
-    value, _ = call("reinforce", rollout_is_weights=torch.tensor([[2.0, 1.0], [1.0, 1.0]]))
-    assert value.item() == pytest.approx((2 * 1 + 2) / 3)
-
-
 def test_a_loss_that_is_averaged_already_is_refused(registry) -> None:
     @token_loss
     def too_early(log_prob, old_log_prob, advantages, response_mask, config):

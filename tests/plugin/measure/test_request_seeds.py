@@ -29,7 +29,7 @@ from grpo_verl_ext.verl_plugin.rollout import agent_loops
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import (
     ExtendedSingleTurnAgentLoop,
     ExtendedToolAgentLoop,
-    SeededServer,
+    _SeededServer,
 )
 
 TOKENIZER = build_tokenizer()
@@ -144,7 +144,7 @@ def test_later_turns_depend_on_no_answer() -> None:
         server = Server()
 
         async def run() -> None:
-            seeded = SeededServer(server, 3, row)
+            seeded = _SeededServer(server, 3, row)
             await seeded.generate(prompt_ids=[1, 2], sampling_params={"stop_token_ids": [9]})
             await seeded.generate(prompt_ids=[1, 2, answer, 4], sampling_params={"stop_token_ids": [9]})
 
@@ -155,11 +155,6 @@ def test_later_turns_depend_on_no_answer() -> None:
 
     assert seeds(5) == seeds(6)
     assert len(set(seeds(5))) == 2
-
-
-def test_a_trainer_that_does_not_number_responses_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"seed_requests is 3, but .* Type: trainer\.use_v1=true, or ~"):
-        SeededServer(Server(), 3, {"global_steps": 1, "index": 0})
 
 
 ROWS = {

@@ -6,12 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from grpo_verl_ext.verl_plugin.mini_batch.plan import (
-    balanced_over_ranks,
-    blocks_over_ranks,
-    filled,
-    whole_groups,
-)
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan, filled, over_ranks, whole_groups
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
+
+
+def spread(mini_batches: list[list[int]], workload: list[int], dp_size: int) -> list[list[int]]:
+    """The rows of each rank, wherever the responses to a prompt go."""
+    plan = Plan(StatisticSource.FORWARD_PASS, len(mini_batches[0]), "")
+    return over_ranks(mini_batches, workload, dp_size, plan, len(mini_batches[0]))
+
+
+def in_blocks(
+    blocks: list[list[int]], workload: list[int], dp_size: int, per_mini_batch: int, per_micro_batch: int
+) -> list[list[int]]:
+    """The same where each block stays on one rank."""
+    plan = Plan(StatisticSource.MICRO_BATCH, len(blocks[0]), "", units_per_micro_batch=per_micro_batch)
+    return over_ranks(blocks, workload, dp_size, plan, per_mini_batch * len(blocks[0]))
 
 
 def test_full_groups_keep_their_order():
@@ -69,7 +79,7 @@ def test_every_row_is_used_once_and_no_group_is_torn(sizes, dp_size, data):
     mini_batches = whole_groups(prompts, capacity)
     full = filled(mini_batches, range(len(prompts), capacity * len(mini_batches)), capacity)
     workload = data.draw(st.lists(st.integers(1, 99), min_size=100, max_size=100))
-    ranks = balanced_over_ranks(full, workload, dp_size)
+    ranks = spread(full, workload, dp_size)
     assert sorted(row for rank in ranks for row in rank) == list(range(capacity * len(full)))
     share = capacity // dp_size
     for j in range(len(full)):
@@ -82,20 +92,18 @@ def test_every_row_is_used_once_and_no_group_is_torn(sizes, dp_size, data):
 def test_blocks_by_hand():
     # Workloads 2, 9, 4, 6: 9 + 2 and 6 + 4 are the most equal halves, and the heavier one goes to the first.
     blocks, workload = [[0, 1], [2, 3], [4, 5], [6, 7]], [1, 1, 4, 5, 2, 2, 3, 3]
-    assert blocks_over_ranks(blocks, workload, 2, per_mini_batch=4, per_micro_batch=1) == [
+    assert in_blocks(blocks, workload, 2, per_mini_batch=4, per_micro_batch=1) == [
         [2, 3, 0, 1],
         [6, 7, 4, 5],
     ]
     # Two mini-batches: of blocks 0 and 1, then of 2 and 3, whose heavier one goes to the less busy rank.
-    assert blocks_over_ranks(blocks, workload, 2, per_mini_batch=2, per_micro_batch=1) == [
+    assert in_blocks(blocks, workload, 2, per_mini_batch=2, per_micro_batch=1) == [
         [2, 3, 4, 5],
         [0, 1, 6, 7],
     ]
     # One rank with two micro-batches of two blocks: the heavier pair comes first.
     workload = [1, 1, 1, 1, 5, 5, 0, 0]
-    assert blocks_over_ranks(blocks, workload, 1, per_mini_batch=4, per_micro_batch=2) == [
-        [4, 5, 6, 7, 0, 1, 2, 3]
-    ]
+    assert in_blocks(blocks, workload, 1, per_mini_batch=4, per_micro_batch=2) == [[4, 5, 6, 7, 0, 1, 2, 3]]
 
 
 def long_tail(seed: int) -> tuple[torch.Tensor, list[int]]:
@@ -115,7 +123,7 @@ def test_on_a_long_tail_the_busiest_rank_is_at_most_5_percent_busier_than_under_
     # 128 prompts × 8 responses in mini-batches of 32 prompts; lengths log-normal, cut at 4096 tokens.
     lengths, workload = long_tail(seed)
     mini_batches = whole_groups([row % 128 for row in range(1024)], capacity=256)
-    ours = most_tokens(balanced_over_ranks(mini_batches, workload, dp_size), lengths)
+    ours = most_tokens(spread(mini_batches, workload, dp_size), lengths)
     verls = most_tokens(get_seqlen_balanced_partitions(workload, dp_size, equal_size=True), lengths)
     assert ours <= 1.05 * verls
 
@@ -132,7 +140,7 @@ def test_whole_groups_on_a_rank_wait_no_longer_than_verls_rows(dp_size, seed):
     # As above; each micro-batch has the 8 responses to a prompt.
     lengths, workload = long_tail(seed)
     blocks = whole_groups([row % 128 for row in range(1024)], capacity=8)
-    ours = blocks_over_ranks(blocks, workload, dp_size, per_mini_batch=32, per_micro_batch=1)
+    ours = in_blocks(blocks, workload, dp_size, per_mini_batch=32, per_micro_batch=1)
     verls = get_seqlen_balanced_partitions(workload, dp_size, equal_size=True)
     assert most_tokens(ours, lengths) <= 1.05 * most_tokens(verls, lengths)
     for rows in (8, 256 // dp_size):  # of a micro-batch, of a mini-batch

@@ -17,10 +17,9 @@ from grpo_verl_ext.verl_plugin import compose
 from grpo_verl_ext.verl_plugin.mini_batch.plan import (
     Cut,
     Plan,
-    balanced_over_ranks,
-    blocks_over_ranks,
     choose,
     filled,
+    over_ranks,
     policy_moves,
     whole_groups,
 )
@@ -45,7 +44,7 @@ DYNAMIC = replace(FIXED, micro_batch=None)
         (replace(FIXED, micro_batch=8), MICRO_BATCH, 4, "=8 holds all 4"),
         (replace(FIXED, ranks=1), MICRO_BATCH, 4, "=4 holds all 4"),
         # Four ranks × 1 row are one prompt, × 2 rows two.
-        (replace(FIXED, micro_batch=1), RANKS, 4, "=1 on 4 ranks hold whole groups of 4"),
+        (replace(FIXED, micro_batch=1), RANKS, 4, "=1 on 4 ranks hold the 4 responses to a prompt"),
         (replace(FIXED, micro_batch=2), RANKS, 8, "=2 on 4 ranks"),
         # 2 × 6 rows are three prompts, of which no rank has a whole number.
         (replace(FIXED, ranks=2, mini_batch=48, micro_batch=6), RANKS, 12, "=6 on 2 ranks"),
@@ -60,7 +59,12 @@ DYNAMIC = replace(FIXED, micro_batch=None)
         (replace(DYNAMIC, budget=4096), MICRO_BATCH, 4, "have up to 4096 tokens and fit"),
         (replace(DYNAMIC, budget=4095), FORWARD_PASS, 32, "4096 tokens, a micro-batch 4095"),
         # Six prompts are 1.5 on each rank.
-        (replace(DYNAMIC, mini_batch=24), FORWARD_PASS, 24, "mini_batch_size=6, which 4 ranks do not divide"),
+        (
+            replace(DYNAMIC, mini_batch=24),
+            FORWARD_PASS,
+            24,
+            "4 ranks do not divide a mini-batch's 6 times",
+        ),
         *(
             (replace(cut, engine="megatron"), FORWARD_PASS, 32, "strategy=megatron was not tested")
             for cut in (FIXED, DYNAMIC)
@@ -139,13 +143,10 @@ def test_when_the_policy_moves_between_the_rollout_and_an_update(overrides: list
 def laid_out(plan: Plan, cut: Cut, prompts: list[int], lengths: list[int]) -> tuple[list[list[int]], int]:
     """The rows of each rank in the trainer's order, and how many there are; the last ones are padding."""
     units = whole_groups(prompts, plan.unit)
-    per_mini_batch = cut.mini_batch // plan.unit
-    size = -(-len(units) // per_mini_batch) * cut.mini_batch
+    size = -(-len(units) * plan.unit // cut.mini_batch) * cut.mini_batch
     units = filled(units, range(len(prompts), size), plan.unit)
     workload = lengths + [1] * (size - len(prompts))
-    if plan.source is MICRO_BATCH:
-        return blocks_over_ranks(units, workload, cut.ranks, per_mini_batch, plan.units_per_micro_batch), size
-    return balanced_over_ranks(units, workload, cut.ranks), size
+    return over_ranks(units, workload, cut.ranks, plan, cut.mini_batch), size
 
 
 def micro_batches(rows: list[int], lengths: list[int], plan: Plan, cut: Cut) -> list[list[int]]:

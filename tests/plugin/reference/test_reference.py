@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,18 +9,12 @@ import reference_sync_ranks
 import torch
 from omegaconf import OmegaConf
 from processes import run_ranks
-from tensordict import TensorDict
-from torch import Tensor
+from queue_store import Store, trainer_with
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight.tested import untested
-from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
-from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.reference import worker as refresh
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -36,20 +29,10 @@ def test_a_model_that_neither_fsdp_sharded_is_refused(module, tmp_path):
     """Megatron's and torchtitan's engines have a list; the driver's checks refuse them before a rollout."""
     named = rf"is a {type(module).__name__}, which the reference refresh cannot read; valid are .*Type: "
     with pytest.raises(ValueError, match=named):
-        refresh.mix_in(module, module, 1.0)
+        reference_sync_ranks.worker(module, module).refresh_reference(1.0)
     with pytest.raises(ValueError, match=named):
-        refresh.save_shards(module, str(tmp_path))
+        reference_sync_ranks.worker(module).save_reference(str(tmp_path))
     assert not list(tmp_path.rglob("*.pt"))
-
-
-@pytest.mark.parametrize("name", ESTIMATOR_FUNCTIONS)
-def test_every_estimator_knows_that_the_keys_are_not_its_own(name):
-    options = {"ref_model_sync_steps": 4, "ref_model_mixup_alpha": 0.6}
-    algorithm = {"adv_estimator": name, "grpo_ext": options}
-    own = Options.for_estimator(algorithm)
-    plain = Options.for_estimator({"adv_estimator": name})
-    assert own == plain.model_copy(update=options)
-    assert Options.from_config(algorithm) == Options(ref_model_sync_steps=4, ref_model_mixup_alpha=0.6)
 
 
 WRONG = {"sync_steps": (0, -1, 2.5), "mixup_alpha": (0, 1.5, math.nan)}
@@ -93,31 +76,19 @@ class TestMetrics:
     def metrics(
         self, monkeypatch: pytest.MonkeyPatch, stored: Sequence[int] = (), **options: object
     ) -> dict[str, Any]:
-        """What is logged; and under ``asked`` the fields that were fetched for it.
-
-        Args:
-            stored: rows that are stored responses.
-        """
-        asked: list[str] = []
-
-        def ragged(rows: tuple[list[float], ...]) -> Tensor:
-            return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
-
-        def kv_batch_get(*, select_fields: list[str], **_: object) -> TensorDict:
-            asked.extend(select_fields)
-            rows = {"old_log_probs": self.OLD, "ref_log_prob": self.REF, "response_mask": self.MASK}
-            found = TensorDict({name: ragged(own) for name, own in rows.items()}, batch_size=3)
-            origins = [{Field.STORED_ORIGIN: {"step": 1}} if row in stored else {} for row in range(3)]
-            tu.assign_non_tensor_stack(found, "extra_fields", origins)
-            return found
-
-        monkeypatch.setattr(rollout_batch, "tq", SimpleNamespace(kv_batch_get=kv_batch_get))
+        """What is logged, where the rows of ``stored`` are stored responses."""
+        store = Store()
+        for row, values in enumerate(zip(self.OLD, self.REF, self.MASK, strict=True)):
+            fields = zip(
+                ("old_log_probs", "ref_log_prob", "response_mask"), map(torch.tensor, values), strict=True
+            )
+            origin = {Field.STORED_ORIGIN: {"step": 1}} if row in stored else {}
+            store.rows[f"prompt_{row}_0"] = {**dict(fields), "extra_fields": origin}
         monkeypatch.setattr(PPOTrainer, "_compute_ref_log_prob", lambda _self, batch, metrics: batch)
-        trainer = object.__new__(trainer_modes.GroupTrainerSync)
-        trainer.config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
-        batch, metrics = SimpleNamespace(keys=["a", "b", "c"], partition_id="train", tags=[{}] * 3), {}
+        config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
+        trainer, batch, metrics = trainer_with(monkeypatch, store, config), store.batch(), {}
         assert trainer._compute_ref_log_prob(batch, metrics) is batch
-        return metrics | {"asked": asked}
+        return metrics
 
     def test_means_over_the_tokens_of_the_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = self.metrics(monkeypatch)
@@ -127,18 +98,16 @@ class TestMetrics:
             "k2": (0.5 + 2.0 + 0.5) / 5,
             "k3": sum(math.exp(-ratio) + ratio - 1 for ratio in ratios) / 5,
         }
-        assert found.pop("asked") == ["old_log_probs", "ref_log_prob", "response_mask", "extra_fields"]
         assert found == {f"actor/ref_kl_{name}": pytest.approx(mean) for name, mean in wanted.items()}
 
     def test_stored_responses_are_no_samples_of_the_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = self.metrics(monkeypatch, stored=[0, 2])
         # Of the one token of the second row p − q is 2.
         wanted = {"k1": 2.0, "k2": 2.0, "k3": math.exp(-2) + 1}
-        found.pop("asked")
         assert found == {f"actor/ref_kl_{name}": pytest.approx(mean) for name, mean in wanted.items()}
 
     def test_without_any_sample_nothing_is_logged(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.metrics(monkeypatch, stored=[0, 1, 2]).keys() == {"asked"}
+        assert self.metrics(monkeypatch, stored=[0, 1, 2]) == {}
 
-    def test_turned_off_nothing_is_fetched(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.metrics(monkeypatch, ref_kl_metrics=False) == {"asked": []}
+    def test_turned_off_nothing_is_logged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.metrics(monkeypatch, ref_kl_metrics=False) == {}

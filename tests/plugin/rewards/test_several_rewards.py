@@ -121,7 +121,7 @@ def test_a_reward_that_would_spoil_the_batch_is_refused(bad: float) -> None:
 
 
 def test_without_the_rewards_it_says_what_to_type() -> None:
-    with pytest.raises(ValueError, match=r"one reward to learn from, their sum; .*Type: \+algo=gdpo"):
+    with pytest.raises(ValueError, match=r"no rewards but their sum to learn from; .*Type: \+algo=gdpo"):
         gdpo(torch.zeros(7, 3), MASK, IDS, OmegaConf.create({"adv_estimator": "gdpo_outcome"}))
 
 

@@ -453,6 +453,7 @@ def test_texts_get_an_end_and_token_ids_are_taken_as_they_are() -> None:
     end = BYTES.eos_token_id
     assert read("ab", f"ab{TURN_END}") == [[97, 98, end]] * 2
     assert read([97, 98], np.array([97, end])) == [[97, 98], [97, end]]
+    assert read((97, np.int64(98))) == [[97, 98]]
     assert read({"token_ids": [97], "log_probs": [-0.5]}) == [[97]]
     assert read({"token_ids": np.array([97, 98])}, {"token_ids": np.array([0])}) == [[97, 98], [0]]
     assert read("a", "b", "c") == [[97, end], [98, end]], "the first ones, as many as the share has"
@@ -464,46 +465,37 @@ def rows(*responses: Any) -> list[dict[str, Any]]:
     return [{"extra_info": {"responses": ["a"]}}, {"extra_info": {"responses": list(responses)}}]
 
 
-def test_what_the_data_have_is_counted() -> None:
-    several = [*rows("a", "b", "c"), {"extra_info": None}, {}]
-    assert given().check(several) == (
-        "extra_info.responses: 4 responses to 2 of 4 prompts, 3 of them within the share"
-    )
-
-
 @pytest.mark.parametrize(
     ("responses", "changes", "message"),
     [
-        (
-            ["a", "bcdefghi"],
-            {},
-            r"response 1 in extra_info\.responses of row 1 has 9 tokens; valid are at most 8",
-        ),
+        (["a", "bcdefghi"], {}, r"response 1 in extra_info\.responses of row 1 has 9 tokens; valid .* 8"),
         ([[97] * 9], {}, r"response 0 .* has 9 tokens; valid are at most 8, data\.max_response_length"),
         ([[97, 265]], {}, r"has token 265, which is of another tokenizer; valid is 0 … 264"),
         ([[-1]], {}, r"has token -1, which is of another tokenizer"),
         (["A\u030a"], {}, r"does not survive the tokenizer, which makes 'Å'… of 'A\u030a'…; valid are a"),
         ([""], {}, r"response 0 in extra_info\.responses of row 1 is empty"),
         ([TURN_END], {}, r"is empty"),
-        ([[]], {}, r"is empty"),
-        ([{"token_ids": []}], {}, r"is empty"),
-        ([{"text": "a"}], {}, r"is empty"),
-        ([["a"]], {}, r"has 'a'; valid is a text, a list of token ids, or \{token_ids, log_probs\}"),
-        ([[True]], {}, r"has True; valid is a text"),
-        ([97, 98], {}, r"response 0 .* is '97'; valid is a text, a list of token ids, or"),
-        (np.array([97, 98]), {}, r"response 0 .* is '97'; valid is a text"),
-        ([None, "a"], {}, r"response 0 .* is 'None'; valid is a text"),
-        ([b"ab"], {}, r"is \"b'ab'\"; valid is a text"),
-        ([{"token_ids": 5}], {}, r"is '5'; valid is \{token_ids\} with a list of numbers"),
-        ([{"token_ids": [97], "log_probs": ["x"]}], {}, r"has log_probs that are not numbers: could not"),
-        ([{"token_ids": [97], "log_probs": [[-1], [-1, -1]]}], {}, r"has log_probs that are not numbers"),
-        (
-            [{"token_ids": [97], "log_probs": [-1, -1]}],
-            {},
-            r"has log_probs that are not 1 finite numbers ≤ 0",
+        *(
+            ([each], {}, rf"response 0 .* has {message}.*; valid is a text, a list of token ids, or \{{tok")
+            for each, message in (
+                ([], r"token_ids=\[\] "),
+                ({"token_ids": []}, r"token_ids=\[\] "),
+                ({"text": "a"}, "token_ids=.*required"),
+                (["a"], r"token_ids\.0=a "),
+                ([True], r"token_ids\.0=True "),
+                ([97.5], r"token_ids\.0=97\.5 "),
+                (97, "token_ids=97 "),
+                (np.int64(97), "token_ids=97 "),
+                (None, "token_ids=None "),
+                (b"ab", "token_ids=b'ab' "),
+                ({"token_ids": 5}, "token_ids=5 "),
+                ({"token_ids": [97], "log_probs": ["x"]}, r"log_probs\.0=x "),
+                ({"token_ids": [97], "log_probs": [[-1], [-1, -1]]}, r"log_probs=\[\[-1\], "),
+                ({"token_ids": [97], "log_probs": [0.5]}, r"log_probs\.0=0\.5 "),
+                ({"token_ids": [97], "log_probs": np.array([math.nan])}, r"log_probs\.0=nan "),
+            )
         ),
-        ([{"token_ids": [97], "log_probs": [0.5]}], {}, r"has log_probs that are not 1 finite numbers ≤ 0"),
-        ([{"token_ids": [97], "log_probs": [math.nan]}], {}, r"has log_probs that are not 1 finite numbers"),
+        ([{"token_ids": [97], "log_probs": [-1, -1]}], {}, r"has 2 log_probs; valid are 1, one "),
         (
             ["a"],
             {"with_log_probs": True},
@@ -575,21 +567,6 @@ def settings(algo: str = "gvpo", **changes: Any) -> DictConfig:
 def test_wrong_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         CHECKS["stored-responses"](settings(**changes))
-
-
-@pytest.mark.parametrize(
-    ("algo", "changes"),
-    [
-        ("gvpo", {"share": 0.25}),
-        ("gvpo", {"share": 0.0}),
-        ("gvpo", {"share": 1, "source": "history", "max_age": 10}),
-        ("dapo", {"share": 0.5}),
-        ("grpo_process", {"share": 0.5}),
-        ("grpo", {}),
-    ],
-)
-def test_right_settings(algo: str, changes: dict[str, Any]) -> None:
-    CHECKS["stored-responses"](settings(algo, **changes))
 
 
 @pytest.mark.parametrize("value", [0.5, True, "history"])
