@@ -10,20 +10,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import (
-    ALGORITHMS,
-    ESTIMATORS,
-    FAILED,
-    LOSSES,
-    PRESETS,
-    Estimator,
-    check_one_preset,
-    left_to_user,
-)
+from grpo_verl_ext.catalogue import ESTIMATORS, FAILED, LOSSES, PRESETS, check_one_preset, left_to_user
 from grpo_verl_ext.catalogue.requires import VERLS_MODES, runs_v1
+from grpo_verl_ext.proof import differing
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ESTIMATOR, LOSS, MODE, SECTION, setting, written
@@ -47,13 +39,9 @@ def check_names(config: DictConfig) -> None:
     ):
         name = setting(config, key)
         if name in ours and not is_of(registry.get(name), ours[name]):
-            raise SettingError(
-                key,
-                name,
-                why=f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext",
-                valid="one package for a name",
-                fix="VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …",
-            )
+            why = f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext"
+            fix = "VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …"
+            raise SettingError(key, name, why=why, valid="one package for a name", fix=fix)
         asked.append((key, name, registry))
     if runs_v1(config) and mode not in (*VERLS_MODES, *TRAINER_MODES):
         import verl.trainer.ppo.v1  # noqa: F401  # fills the registry; takes seconds
@@ -64,14 +52,10 @@ def check_names(config: DictConfig) -> None:
         valid = [str(getattr(each, "value", each)) for each in registered]
         may_be_elsewhere = key != AGENT_LOOP and registers_elsewhere(config)
         if isinstance(name, str) and name not in valid and not may_be_elsewhere:
-            raise SettingError(
-                key,
-                name,
-                why="nothing of this name is registered with verl (a module of yours that registers it is "
-                "named by VERL_USE_EXTERNAL_MODULES)",
-                valid=tuple(sorted(valid)),
-                fix=Line(f"{key}={get_close_matches(name, valid, n=1, cutoff=0.0)[0]}"),
-            )
+            why = "nothing of this name is registered with verl (a module of yours that registers it is "
+            why += "named by VERL_USE_EXTERNAL_MODULES)"
+            fix = Line(f"{key}={get_close_matches(name, valid, n=1, cutoff=0.0)[0]}")
+            raise SettingError(key, name, why=why, valid=tuple(sorted(valid)), fix=fix)
 
 
 _PRESET = f"{SECTION}.preset"
@@ -110,38 +94,16 @@ def advise_preset(config: DictConfig) -> Iterator[Problem]:
     """
     name = str(written(config.algorithm).get("preset"))
     found = {
-        key: both
-        for key, both in differing(config).items()
+        key: (as_typed(own), f"{key}={as_typed(now)}")
+        for key, (own, now) in differing(config).items()
         if key.startswith(_UNSEEN) and key not in left_to_user(name)
     }
     if found:
-        pairs = (
-            f"{key} is {as_typed(now)}, in the preset {as_typed(own)}" for key, (own, now) in found.items()
-        )
-        lines = " ".join(f"{key}={as_typed(now)}" for key, (_, now) in found.items())
-        seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {'; '.join(pairs)}"
+        pairs = "; ".join(f"{line}, in the preset {own}" for own, line in found.values())
+        seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}"
+        lines = " ".join(line for _, line in found.values())
         fix = Line(without=tuple(found), more=f"the same command without {lines}")
         yield Problem(_PRESET, name, seen=seen, fix=fix)
-
-
-def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
-    """Return key → (the preset's value, the configured one) where they differ; {} without a known preset.
-
-    A value that a preset derives from another key follows what the command says of that key. A preset
-    without ``scale_rewards`` has that of its estimator.
-    """
-    name = str(written(config.algorithm).get("preset"))
-    if name not in PRESETS:
-        return {}
-    own = PRESETS[name].leaves
-    for key, value in own.items():
-        if isinstance(value, str) and "${" in value:
-            own[key] = OmegaConf.create({"value": value}, parent=config).value
-    pairs = {key: (value, setting(config, key)) for key, value in own.items()}
-    estimator, scale = ALGORITHMS[name].estimator, f"{SECTION}.scale_rewards"
-    if isinstance(estimator, Estimator) and estimator.baseline is None and not estimator.several_rewards:
-        pairs.setdefault(scale, ("group", setting(config, scale, "group")))
-    return {key: (value, now) for key, (value, now) in pairs.items() if now != value}
 
 
 def _check_sections_of_modes(config: DictConfig) -> None:

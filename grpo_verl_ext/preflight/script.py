@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
 from grpo_verl_ext.catalogue.requires import runs_v1
-from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
+from grpo_verl_ext.proof import differing
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import as_typed

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext import __version__, driver
 from grpo_verl_ext.preflight import script
-from grpo_verl_ext.preflight.names import differing
+from grpo_verl_ext.proof import differing
 from grpo_verl_ext.verl_plugin.compose import composed
 
 FIRST = f"grpo_verl_ext {__version__}: checked, not trained (GRPO_VERL_EXT_CHECK=1)"
