@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 
 from hydra.core.hydra_config import HydraConfig
@@ -49,13 +49,13 @@ def findings_with_verls(config: DictConfig, words: Sequence[str] = ()) -> Iterat
         return
     yield from unread(config, words, OmegaConf.create(values.verls_defaults()))
     if all(type(setting(config, key)) is int for key in (*values.COUNTS, "actor_rollout_ref.rollout.n")):
-        for each in (*_refused_by_verl(config), *_two_kls(config), *_separate_async(config)):
+        for each in _by_verl(config):
             if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in refused - {""}):
                 yield each
 
 
-def _refused_by_verl(config: DictConfig) -> Iterator[Finding]:
-    """Run verl's validation without our checks, which run before it in a training."""
+def _by_verl(config: DictConfig) -> Iterator[Finding]:
+    """Yield what verl's validation says, which in a training follows our checks, and its trainer's start."""
     verls: object = getattr(validate_config, "__wrapped__", validate_config)
     assert callable(verls)
     copy = deepcopy(config)
@@ -71,57 +71,10 @@ def _refused_by_verl(config: DictConfig) -> Iterator[Finding]:
                 omega_conf_to_dataclass(copy.distillation)  # the trainer does, after it has started workers
     except _REFUSALS as error:
         yield Finding("verl", Severity.ERROR, _refusal(str(error), config))
-
-
-def _refusal(message: str, config: DictConfig) -> Problem:
-    built = _INSTANTIATED.fullmatch(message.strip())
-    key, said = (built["key"], built["said"]) if built else ("", message)
-    seen = f"verl refuses the configuration: {' '.join(said.split())}"
-    if unexpected := re.search(r"got an unexpected keyword argument '(?P<name>\w+)'", said):
-        key = f"{key}.{unexpected['name']}"
-        value = setting(config, key)
-        near = nearest_line(config, key, value)
-        return Problem(key, value, Line(f"~{key}", *filter(None, [near])), seen=seen)
-    found = ((re.search(pattern, said), line) for pattern, line in _LINES.items())
-    return Problem(key, None, next((line(match, config) for match, line in found if match), ""), seen=seen)
-
-
-def _micro_batch(match: re.Match[str], _config: DictConfig) -> Line:
-    dynamic = "critic" if match["key"].startswith("critic.") else ACTOR
-    return Line(f"{_full(match)}=1", more=f", or {dynamic}.use_dynamic_bsz=true")
-
-
-def _full(match: re.Match[str]) -> str:
-    """Return a key of verl's messages, which leave out the first section of the actor's."""
-    return f"actor_rollout_ref.{match['key']}" if match["key"].startswith("actor.") else match["key"]
-
-
-def _divisible(match: re.Match[str], config: DictConfig) -> Line:
-    least, n = int(match["least"]), int(config.actor_rollout_ref.rollout.n)
-    prompts = least // math.gcd(least, n)
-    return Line(f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}")
-
-
-_LINES: Mapping[str, Callable[[re.Match[str], DictConfig], Line]] = {
-    r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'": _micro_batch,
-    r"Please remove '(?P<key>[\w.]+)'": lambda match, _: Line(f"{_full(match)}=null"),
-    r"must be divisible by minimal possible batch size \((?P<least>\d+)\)": _divisible,
-    r"train_batch_size \((?P<prompts>\d+)\) must be >= (?P<key>[\w.]+) ": (
-        lambda match, _: Line(f"{_full(match)}={match['prompts']}")
-    ),
-}
-"""verl's commonest refusals → what to type."""
-
-
-def _two_kls(config: DictConfig) -> Iterator[Finding]:
     key = "algorithm.use_kl_in_reward"
     if setting(config, key) and setting(config, f"{ACTOR}.use_kl_loss"):
         why = f"{ACTOR}.use_kl_loss is true, too, so the KL counts twice"
         yield Finding("verl", Severity.WARNING, Problem(key, True, Line(f"{key}=false"), why))
-
-
-def _separate_async(config: DictConfig) -> Iterator[Finding]:
-    """Yield what verl's trainer asserts when it starts."""
     key, parts = f"{ACTOR}.ppo_mini_batch_size", "trainer.v1.separate_async.parameter_sync_step"
     prompts, mini_batch, steps = (setting(config, each) for each in ("data.train_batch_size", key, parts))
     is_asserted = str(setting(config, "trainer.v1.trainer_mode")).endswith("separate_async")
@@ -130,6 +83,29 @@ def _separate_async(config: DictConfig) -> Iterator[Finding]:
         follows = OmegaConf.is_interpolation(config.actor_rollout_ref.actor, "ppo_mini_batch_size")
         fix = Line(f"{parts}=1" if follows else f"data.train_batch_size={steps * mini_batch}")
         yield Finding("verl", Severity.ERROR, Problem("data.train_batch_size", prompts, fix, why))
+
+
+def _refusal(message: str, config: DictConfig) -> Problem:
+    """Return a refusal of verl's in its own words, with the line to type where it is a common one."""
+    built = _INSTANTIATED.fullmatch(message.strip())
+    key, said = (built["key"], built["said"]) if built else ("", message)
+    seen = f"verl refuses the configuration: {' '.join(said.split())}"
+    if unexpected := re.search(r"got an unexpected keyword argument '(?P<name>\w+)'", said):
+        key = f"{key}.{unexpected['name']}"
+        value = setting(config, key)
+        near = nearest_line(config, key, value)
+        return Problem(key, value, Line(f"~{key}", *filter(None, [near])), seen=seen)
+    line = ""
+    if missing := re.search(r"set at least one of '[\w.]+' or '(?P<key>[\w.]+)'", said):
+        named = missing["key"]  # without the first section of the actor's
+        dynamic = "critic" if named.startswith("critic.") else ACTOR
+        full = f"actor_rollout_ref.{named}" if named.startswith("actor.") else named
+        line = Line(f"{full}=1", more=f", or {dynamic}.use_dynamic_bsz=true")
+    if size := re.search(r"must be divisible by minimal possible batch size \((?P<least>\d+)\)", said):
+        least = int(size["least"])
+        prompts = least // math.gcd(least, config.actor_rollout_ref.rollout.n)
+        line = Line(f"data.train_batch_size={math.ceil(config.data.train_batch_size / prompts) * prompts}")
+    return Problem(key, None, line, seen=seen)
 
 
 def exit_status(found: Sequence[Finding]) -> int:
