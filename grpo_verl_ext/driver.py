@@ -176,9 +176,10 @@ def _refuse_or_warn(config: DictConfig) -> None:
     from grpo_verl_ext import preflight
 
     for found in preflight.findings(config):
+        said = f"{found.problem} (silent with '++algorithm.grpo_ext.silence=[{found.check}]')"
         if found.severity is Severity.ERROR:
-            sys.exit(f"grpo_verl_ext: {found.problem} {_silence(found.check)}")
-        say(f"warning: {found.problem} {_silence(found.check)}")
+            sys.exit(f"grpo_verl_ext: {said}")
+        say(f"warning: {said}")
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
@@ -213,7 +214,3 @@ def _hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
                 OmegaConf.update(config, key, value, force_add=True)
             elif OmegaConf.select(config, key) is not None:
                 del OmegaConf.select(config, RUNTIME_ENVIRONMENT)[name]
-
-
-def _silence(check: str) -> str:
-    return f"(silent with '++algorithm.grpo_ext.silence=[{check}]')"

@@ -26,8 +26,6 @@ from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
 
-_NO_GRADIENT, _BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
-"""verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
 
 
@@ -49,38 +47,29 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
     pairs = [(each.estimator.name, each.loss.name) for each in ALGORITHMS.values() if each.paired]
     for estimator, loss in pairs if (adv_estimator, loss_mode) not in pairs else ():
         if adv_estimator == estimator or loss_mode == loss:
-            raise SettingError(
-                ESTIMATOR,
-                adv_estimator,
-                why=f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss "
-                f"{loss} belong together",
-                valid=f"{estimator} with the loss {loss}, or neither",
-                fix=Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={loss}"),
-            )
+            why = f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss {loss} "
+            why += "belong together"
+            fix = Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={loss}")
+            valid = f"{estimator} with the loss {loss}, or neither"
+            raise SettingError(ESTIMATOR, adv_estimator, why=why, valid=valid, fix=fix)
 
 
 def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     """Warn of KL estimators whose gradient is not that of KL(π ‖ π_ref), unbiased in value or not."""
     actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
-    if not actor.use_kl_loss or not actor.kl_loss_coef:
-        return
     # The loss of the estimator's paper may have k3 and its gradient: arXiv 2402.03300, eq. 4.
     known: list[Estimator | VerlsEstimator] = [*verls.VERLS_ESTIMATORS, *ESTIMATORS.values()]
     has_k3 = any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
-    if actor.kl_loss_type in _NO_GRADIENT:
-        why = (
-            "its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
-            "Schulman, Approximating KL Divergence; docs/algorithms/grpo.md)"
-        )
-    elif actor.kl_loss_type in _BIASED_GRADIENT and not has_k3:
-        why = (
-            "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) "
-            "(docs/algorithms/grpo.md); GRPO's paper means it so, other estimators have no reason to"
-        )
-    else:
-        return
-    fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
-    yield Problem(key, actor.kl_loss_type, why=why, fix=fix)
+    why = {
+        **dict.fromkeys(("kl", "k1"), "has mean 0: as a loss it does not hold the policy to the reference"),
+        **dict.fromkeys(
+            () if has_k3 else ("abs", "low_var_kl", "k3"),
+            "is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π), which GRPO's paper alone means",
+        ),
+    }.get(actor.kl_loss_type)
+    if why and actor.use_kl_loss and actor.kl_loss_coef:
+        fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
+        yield Problem(key, actor.kl_loss_type, fix, f"its gradient {why} (docs/algorithms/grpo.md)")
 
 
 def _correction(config: DictConfig) -> str:
@@ -112,11 +101,8 @@ def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
         yield Problem(_RETURNED, "raw_logprobs", fix, f"{why}{rollout.temperature}")
     if correction.startswith(BYPASS) and not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
         name = "top_p" if rollout.top_p < 1 else "top_k"
-        why = (
-            f"with {correction} the old log-probs are the rollout's, of the truncated distribution, and "
-            "the policy's are of the whole: every ratio is too small, that of a response by the product over "
-            "its tokens"
-        )
+        why = f"with {correction} the old log-probs are of the truncated distribution, the policy's of the "
+        why += "whole: every ratio is too small"
         fix = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false")
         yield Problem(f"{ROLLOUT}.{name}", rollout[name], fix, why)
 
