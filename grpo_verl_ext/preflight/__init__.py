@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
-from grpo_verl_ext.preflight import algorithm, environment, names, tested, values
+from grpo_verl_ext.preflight import algorithm, environment, tested, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.cpu.checks import CPU
@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-_RECORDS = (names.NAMES, algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), CPU)
+_RECORDS = (algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), CPU)
 
 CHECKS: Mapping[str, Refuse] = {name: check for each in _RECORDS for name, check in each.checks.items()}
 """Refusals by name, all about this package's own settings."""

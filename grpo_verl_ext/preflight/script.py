@@ -42,12 +42,7 @@ def report(config: DictConfig) -> int:
         console.print(f"+algo={preset} sets, verl's default → the value now:")
         defaults, replaced = OmegaConf.create(verls_defaults()), differing(config)
         for key in PRESETS[preset].leaves:
-            default, now = (
-                as_typed(
-                    OmegaConf.select(each, key, default="no such key", throw_on_resolution_failure=False)
-                )
-                for each in (defaults, config)
-            )
+            default, now = (as_typed(setting(each, key)) for each in (defaults, config))
             if default != now:
                 own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
                 console.print(f"  {key}: {default} → {now}{own}")

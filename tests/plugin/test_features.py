@@ -10,7 +10,7 @@ from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 from grpo_verl_ext.preflight import ADVICE, CHECKS
-from grpo_verl_ext.preflight.names import advise_features
+from grpo_verl_ext.preflight.algorithm import advise_features
 from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.features import all_features, load_named

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 import grpo_verl_ext.config
 from grpo_verl_ext import catalogue, driver, preflight
-from grpo_verl_ext.preflight.names import advise_preset, check_preset
+from grpo_verl_ext.preflight.algorithm import advise_preset, check_preset
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed, folder_of
 
