@@ -106,10 +106,10 @@ def _check_and_exit(config: DictConfig) -> NoReturn:
     said = f"{CHECK_VARIABLE}={os.environ[CHECK_VARIABLE]}"
     print(f"grpo_verl_ext {__version__}: checked, not trained ({said})", flush=True)
     try:
-        from grpo_verl_ext.preflight import script
+        from grpo_verl_ext.preflight import report
 
         _choose_platform(config)
-        status = script.report(config)
+        status = report.report(config)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, nobody asked for a training
         print(f"the check itself failed, {type(error).__name__}: {error}")
         status = 2
