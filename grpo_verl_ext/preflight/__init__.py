@@ -85,10 +85,10 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     said, refused = set[str](), False
     for name in _names():
         for found in _caught(name, _of_check(name, config, words)) if name not in left_out else ():
-            # Of a training that is refused, the probe says nothing but its name.
+            # Of a training that other checks refuse, the probe says nothing but its name.
             is_beside = refused and name == _PROBE and found.check != "gradient"
             if str(found.problem) not in said and found.check not in silenced and not is_beside:
-                refused |= found.severity is Severity.ERROR
+                refused |= found.severity is Severity.ERROR and name != _PROBE
                 yield found
             said.add(str(found.problem))
 
