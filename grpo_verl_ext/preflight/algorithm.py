@@ -80,7 +80,7 @@ def check_names(config: DictConfig) -> None:
             raise SettingError(key, name, why=why, valid=tuple(sorted(valid)), fix=fix)
 
 
-def check_preset(config: DictConfig) -> None:
+def _check_preset(config: DictConfig) -> None:
     """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's, and several presets."""
     name, valid = written(config.algorithm).get("preset"), tuple(sorted(PRESETS))
     if HydraConfig.initialized():
@@ -96,14 +96,14 @@ def check_preset(config: DictConfig) -> None:
     )
 
 
-def advise_features(_config: DictConfig) -> Iterator[Problem]:
+def _advise_features(_config: DictConfig) -> Iterator[Problem]:
     """Warn of features of other packages that could not be loaded."""
     for name, why in features.FAILED.items():
         seen = f"the feature {name} of another package could not be loaded: {why}"
         yield Problem("", None, _MENDED, seen=seen)
 
 
-def advise_preset(config: DictConfig) -> Iterator[Problem]:
+def _advise_preset(config: DictConfig) -> Iterator[Problem]:
     """Warn of a reward manager or a filter of prompts that is not the named preset's.
 
     `proof.judge` speaks of what a gradient shows.
@@ -248,7 +248,7 @@ def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
 
 ALGORITHM = features.Feature(
     checks={
-        "preset-name": check_preset,
+        "preset-name": _check_preset,
         "names": check_names,
         "sections": _check_sections_of_modes,
         "options": _check_options,
@@ -257,8 +257,8 @@ ALGORITHM = features.Feature(
         "rollout-log-probs": _check_rollout_log_probs,
     },
     advice={
-        "preset": advise_preset,
-        "features": advise_features,
+        "preset": _advise_preset,
+        "features": _advise_features,
         "kl-gradient": _advise_kl_gradient,
         "batch-scale": _advise_batch_scale,
         "mini-batch": _advise_mini_batch,

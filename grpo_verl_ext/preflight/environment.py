@@ -116,7 +116,7 @@ def _advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an
         yield Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
 
 
-def advise_packages(config: DictConfig) -> Iterator[Problem]:
+def _advise_packages(config: DictConfig) -> Iterator[Problem]:
     """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
     yield from advise_loggers(config)
     if setting(config, "trainer.use_v1") and (missing := queue_missing()):
@@ -192,5 +192,5 @@ def _lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
 
 ENVIRONMENT = Feature(
     checks={"device": _check_device, "task": _check_task},
-    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": advise_packages},
+    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": _advise_packages},
 )
