@@ -47,7 +47,7 @@ _UNSEEN = ("reward.", "algorithm.filter_groups.")
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
 
 
-def check_names(config: DictConfig) -> None:
+def _check_names(config: DictConfig) -> None:
     """Refuse names that are in no registry, and names of ours that another package took."""
     loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
     asked: list[tuple[str, Any, Iterable[object]]] = []
@@ -249,7 +249,7 @@ def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
 ALGORITHM = features.Feature(
     checks={
         "preset-name": _check_preset,
-        "names": check_names,
+        "names": _check_names,
         "sections": _check_sections_of_modes,
         "options": _check_options,
         "settings": _check_settings,

@@ -148,8 +148,8 @@ def report(config: DictConfig) -> int:
     with redirect_stdout(sys.stderr):  # verl prints while it validates
         found = list(findings_with_verls(config))
     print_findings(found, console)
-    console.print(updates(config))
-    console.print(f"responses that must meet in an update: {meeting(config)}")
+    console.print(_updates(config))
+    console.print(f"responses that must meet in an update: {_meeting(config)}")
     preset = written(config.algorithm).get("preset")
     if preset in PRESETS:
         console.print(f"+algo={preset} sets, verl's default → the value now:")
@@ -176,7 +176,7 @@ def _to_delete(preset: str, config: DictConfig, replaced: Mapping[str, tuple[Any
                 yield f"delete from the script: {word} ({preset} has {own})"
 
 
-def updates(config: DictConfig) -> str:
+def _updates(config: DictConfig) -> str:
     """Return how many updates a rollout is used for, with the numbers that say so."""
     always = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
     numbers = {key: setting(config, key) for key in always} | {
@@ -190,7 +190,7 @@ def updates(config: DictConfig) -> str:
     return f"updates per rollout: {count} ({', '.join(shown)})"
 
 
-def meeting(config: DictConfig) -> str:
+def _meeting(config: DictConfig) -> str:
     """Return where the loss gets what it needs of other responses than those of its micro-batch."""
     loss, mode = loss_of(config), setting(config, MODE)
     if loss is None or loss.needs is None:

@@ -108,7 +108,7 @@ def started(config: DictConfig) -> None:
 def test_an_error_of_the_check_starts_no_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "updates", lambda _config: 1 / 0)
+    monkeypatch.setattr(report, "_updates", lambda _config: 1 / 0)
     with pytest.raises(SystemExit) as ended:
         started(composed(["+algo=grpo"]))
     assert ended.value.code == 2
@@ -147,7 +147,7 @@ MEET = [
 @pytest.mark.parametrize(("words", "said"), MEET)
 def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> None:
     fixed = ["+algo=gvpo", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
-    assert said in report.meeting(composed([*fixed, *words]))
+    assert said in report._meeting(composed([*fixed, *words]))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> No
     ],
 )
 def test_the_updates_on_a_rollout(words: list[str], count: str) -> None:
-    assert report.updates(composed(words)).startswith(f"updates per rollout: {count}")
+    assert report._updates(composed(words)).startswith(f"updates per rollout: {count}")
 
 
 @pytest.mark.parametrize(
