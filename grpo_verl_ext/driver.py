@@ -106,10 +106,10 @@ def _check_and_exit(config: DictConfig) -> NoReturn:
     said = f"{CHECK_VARIABLE}={os.environ[CHECK_VARIABLE]}"
     print(f"grpo_verl_ext {__version__}: checked, not trained ({said})", flush=True)
     try:
-        from grpo_verl_ext.preflight import script
+        from grpo_verl_ext.preflight import report
 
         _choose_platform(config)
-        status = script.report(config)
+        status = report.report(config)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, nobody asked for a training
         print(f"the check itself failed, {type(error).__name__}: {error}")
         status = 2
@@ -176,9 +176,10 @@ def _refuse_or_warn(config: DictConfig) -> None:
     from grpo_verl_ext import preflight
 
     for found in preflight.findings(config):
+        said = f"{found.problem} (silent with '++algorithm.grpo_ext.silence=[{found.check}]')"
         if found.severity is Severity.ERROR:
-            sys.exit(f"grpo_verl_ext: {found.problem} {_silence(found.check)}")
-        say(f"warning: {found.problem} {_silence(found.check)}")
+            sys.exit(f"grpo_verl_ext: {said}")
+        say(f"warning: {said}")
 
 
 def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
@@ -213,7 +214,3 @@ def _hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
                 OmegaConf.update(config, key, value, force_add=True)
             elif OmegaConf.select(config, key) is not None:
                 del OmegaConf.select(config, RUNTIME_ENVIRONMENT)[name]
-
-
-def _silence(check: str) -> str:
-    return f"(silent with '++algorithm.grpo_ext.silence=[{check}]')"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.preflight.with_verls import exit_status, findings_with_verls, print_findings
+from grpo_verl_ext.preflight.report import exit_status, findings_with_verls, print_findings
 from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line, Severity

@@ -14,8 +14,8 @@ from rich.table import Table
 import grpo_verl_ext.config
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
 from grpo_verl_ext.catalogue.presets import OURS
-from grpo_verl_ext.preflight.names import differing
 from grpo_verl_ext.preflight.values import verls_defaults
+from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import leaves

@@ -7,13 +7,12 @@ A check that raises an unexpected error is reported and refuses nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
-from grpo_verl_ext.preflight import algorithm, environment, names, tested, values
+from grpo_verl_ext.preflight import algorithm, environment, tested, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.cpu.checks import CPU
@@ -22,7 +21,7 @@ from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-_RECORDS = (names.NAMES, algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), CPU)
+_RECORDS = (algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), CPU)
 
 CHECKS: Mapping[str, Refuse] = {name: check for each in _RECORDS for name, check in each.checks.items()}
 """Refusals by name, all about this package's own settings."""
@@ -31,8 +30,13 @@ ADVICE: Mapping[str, Advise] = {name: advise for each in _RECORDS for name, advi
 """Warnings by name."""
 
 
-_JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", "probe")
+_PROBE = "probe"
+_JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", _PROBE)
 """Findings of `proof.judge`, by the names that silence them."""
+_FIRST = "preset"
+"""The warning that comes before the refusals, since what it reports is often their cause."""
+_OF_UPDATES = ("tested", "settings", _PROBE)
+"""Checks of what estimator and loss would do; a run that only validates calls neither."""
 
 
 def check_training(config: DictConfig) -> None:
@@ -59,12 +63,6 @@ def warnings(config: DictConfig) -> Iterator[Finding]:
     return (found for found in findings(config) if found.severity is Severity.WARNING)
 
 
-_FIRST = "preset"
-"""The warning that comes before the refusals, since what it reports is often their cause."""
-_OF_UPDATES = ("tested", "settings")
-"""Refusals of what estimator and loss would do; a run that only validates calls neither."""
-
-
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
 
@@ -83,37 +81,25 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     if any(each.severity is Severity.ERROR for each in wrong):
         return
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
+    left_out = {*silenced, *(_OF_UPDATES if only_validates else ())}
     said, refused = set[str](), False
     for name in _names():
-        for found in _caught(name, _of_check(name, config)) if name not in silenced else ():
-            if str(found.problem) not in said and found.check not in silenced:
-                is_lenient = only_validates and name in _OF_UPDATES
-                refused |= found.severity is Severity.ERROR and not is_lenient
-                yield replace(found, severity=Severity.WARNING) if is_lenient else found
+        for found in _caught(name, _of_check(name, config, words)) if name not in left_out else ():
+            # Of a training that other checks refuse, the probe says nothing but its name.
+            is_beside = refused and name == _PROBE and found.check != "gradient"
+            if str(found.problem) not in said and found.check not in silenced and not is_beside:
+                refused |= found.severity is Severity.ERROR and name != _PROBE
+                yield found
             said.add(str(found.problem))
-    for found in () if only_validates else _judged(config, words):
-        # Of a training that is refused, nothing but its name is of interest.
-        if found.check not in silenced and (not refused or found.check == "gradient"):
-            yield found
 
 
-def _judged(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
-    """Yield what the probe finds; where it cannot run, a warning once, and the training goes on."""
-    try:
-        from grpo_verl_ext.proof.judge import judgements
-
-        yield from judgements(config, words)
-    except Exception as error:  # noqa: BLE001  # a verl with other functions, or a fault of the probe
-        seen = (
-            f"the gradient could not be computed beforehand ({type(error).__name__}: {error}), so that "
-            "nothing is known of it; the training goes on"
-        )
-        yield Finding("probe", Severity.WARNING, Problem("", None, seen=seen))
-
-
-def _of_check(name: str, config: DictConfig) -> Iterator[Finding]:
+def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     if name == "tested":
         yield from tested.untested(config)
+    if name == _PROBE:
+        from grpo_verl_ext.proof.judge import judgements  # which fails on a verl with other functions
+
+        yield from judgements(config, words)
     if name in CHECKS:
         CHECKS[name](config)
     for problem in ADVICE[name](config) if name in ADVICE else ():
@@ -141,7 +127,7 @@ def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _names() -> list[str]:
-    """Return the names of all checks, rows and judgements."""
+    """Return the names of all checks, rows and judgements, in the order of the checks."""
     of_rows = (name for name, _ in tested.all_needs())
     return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *_JUDGEMENTS)))
 

@@ -1,15 +1,27 @@
-"""Check that estimator, loss, aggregation and groups together make the algorithm that they name."""
+"""Check what makes an algorithm: its names, preset and options, and the groups and log-probs that it gets.
 
-from collections.abc import Iterator
+Hydra lets ``key=value`` win over ``+algo=``, wherever they stand, so a preset in front of a script that sets
+estimator, loss or KL itself would train the script's algorithm under the preset's name: such values are
+reported.
+"""
 
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, Estimator, VerlsEstimator, verls
-from grpo_verl_ext.catalogue.requires import runs_v1
+from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, PRESETS, Estimator, VerlsEstimator, verls
+from grpo_verl_ext.catalogue.requires import VERLS_MODES, runs_v1
+from grpo_verl_ext.proof import differing
+from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.keys import (
     ACTOR,
+    AGENT_LOOP,
     BYPASS,
     CORRECTION,
     ESTIMATOR,
@@ -21,14 +33,104 @@ from grpo_verl_ext.utils.keys import (
     written,
 )
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.features import Feature
+from grpo_verl_ext.verl_plugin import features
+from grpo_verl_ext.verl_plugin.algorithms import is_of
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
+from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
-_NO_GRADIENT, _BIASED_GRADIENT = ("kl", "k1"), ("abs", "low_var_kl", "k3")
-"""verl's KL estimators without a ``+``: gradient of mean 0; biased gradient."""
+_PRESET = f"{SECTION}.preset"
+_MENDED = "the same command after that package was mended or removed"
+_UNSEEN = ("reward.", "algorithm.filter_groups.")
+"""Sections of a preset's values that no gradient on one rollout shows."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"
+
+
+def _check_names(config: DictConfig) -> None:
+    """Refuse names that are in no registry, and names of ours that another package took."""
+    loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
+    asked: list[tuple[str, Any, Iterable[object]]] = []
+    if isinstance(loop, str) and loop.startswith(PREFIX):
+        # Agent loops of a user's own are registered in a file that only the workers read.
+        own = [name for feature in features.all_features() for name in feature.agent_loops]
+        asked.append((AGENT_LOOP, loop, own))
+    for kind, key, ours, registry in (
+        ("advantage estimator", ESTIMATOR, ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
+        ("policy loss", LOSS, LOSSES, POLICY_LOSS_REGISTRY),
+    ):
+        name = setting(config, key)
+        if name in ours and not is_of(registry.get(name), ours[name]):
+            why = f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext"
+            fix = "VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …"
+            raise SettingError(key, name, why=why, valid="one package for a name", fix=fix)
+        asked.append((key, name, registry))
+    if runs_v1(config) and mode not in (*VERLS_MODES, *TRAINER_MODES):
+        import verl.trainer.ppo.v1  # noqa: F401  # fills the registry; takes seconds
+        from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+
+        asked.append((MODE, mode, TRAINER_REGISTRY))
+    for key, name, registered in asked:
+        valid = [str(getattr(each, "value", each)) for each in registered]
+        may_be_elsewhere = key != AGENT_LOOP and registers_elsewhere(config)
+        if isinstance(name, str) and name not in valid and not may_be_elsewhere:
+            why = "nothing of this name is registered with verl (a module of yours that registers it is "
+            why += "named by VERL_USE_EXTERNAL_MODULES)"
+            fix = Line(f"{key}={get_close_matches(name, valid, n=1, cutoff=0.0)[0]}")
+            raise SettingError(key, name, why=why, valid=tuple(sorted(valid)), fix=fix)
+
+
+def _check_preset(config: DictConfig) -> None:
+    """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's, and several presets."""
+    name, valid = written(config.algorithm).get("preset"), tuple(sorted(PRESETS))
+    if HydraConfig.initialized():
+        catalogue.check_one_preset(HydraConfig.get().overrides.task, HydraConfig.get().job.config_name, name)
+    if name is None or name in PRESETS:
+        return
+    if name in catalogue.FAILED:
+        why = f"this algorithm of another package could not be loaded: {catalogue.FAILED[name]}"
+        raise SettingError(_PRESET, name, why=why, valid=valid, fix=_MENDED)
+    nearest = get_close_matches(str(name), PRESETS, n=1)
+    raise SettingError(
+        _PRESET, name, valid=valid, fix=Line(f"+algo={nearest[0]}" if nearest else f"~{_PRESET}")
+    )
+
+
+def _advise_features(_config: DictConfig) -> Iterator[Problem]:
+    """Warn of features of other packages that could not be loaded."""
+    for name, why in features.FAILED.items():
+        seen = f"the feature {name} of another package could not be loaded: {why}"
+        yield Problem("", None, _MENDED, seen=seen)
+
+
+def _advise_preset(config: DictConfig) -> Iterator[Problem]:
+    """Warn of a reward manager or a filter of prompts that is not the named preset's.
+
+    `proof.judge` speaks of what a gradient shows.
+    """
+    name = str(written(config.algorithm).get("preset"))
+    found = {
+        key: (as_typed(own), f"{key}={as_typed(now)}")
+        for key, (own, now) in differing(config).items()
+        if key.startswith(_UNSEEN) and key not in catalogue.left_to_user(name)
+    }
+    if found:
+        pairs = "; ".join(f"{line}, in the preset {own}" for own, line in found.values())
+        seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}"
+        lines = " ".join(line for _, line in found.values())
+        fix = Line(without=tuple(found), more=f"the same command without {lines}")
+        yield Problem(_PRESET, name, seen=seen, fix=fix)
+
+
+def _check_sections_of_modes(config: DictConfig) -> None:
+    """Refuse a section ``trainer.v1`` of a trainer mode of ours, which nothing reads."""
+    for mode in TRAINER_MODES:
+        key, verls = f"trainer.v1.{mode}", f"trainer.v1.{mode.removeprefix(PREFIX)}"
+        if section := setting(config, key):
+            words = (f"{name}={as_typed(value)}" for name, value in leaves({verls: section}))
+            fix = Line(*words, without=(key,), more=f", without {key}")
+            why = "verl reads the section of its own mode"
+            raise SettingError(key, section, why=why, valid=verls, fix=fix)
 
 
 def _check_options(config: DictConfig) -> None:
@@ -49,38 +151,29 @@ def check_pair(adv_estimator: str, loss_mode: str) -> None:
     pairs = [(each.estimator.name, each.loss.name) for each in ALGORITHMS.values() if each.paired]
     for estimator, loss in pairs if (adv_estimator, loss_mode) not in pairs else ():
         if adv_estimator == estimator or loss_mode == loss:
-            raise SettingError(
-                ESTIMATOR,
-                adv_estimator,
-                why=f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss "
-                f"{loss} belong together",
-                valid=f"{estimator} with the loss {loss}, or neither",
-                fix=Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={loss}"),
-            )
+            why = f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss {loss} "
+            why += "belong together"
+            fix = Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={loss}")
+            valid = f"{estimator} with the loss {loss}, or neither"
+            raise SettingError(ESTIMATOR, adv_estimator, why=why, valid=valid, fix=fix)
 
 
 def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     """Warn of KL estimators whose gradient is not that of KL(π ‖ π_ref), unbiased in value or not."""
     actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
-    if not actor.use_kl_loss or not actor.kl_loss_coef:
-        return
     # The loss of the estimator's paper may have k3 and its gradient: arXiv 2402.03300, eq. 4.
     known: list[Estimator | VerlsEstimator] = [*verls.VERLS_ESTIMATORS, *ESTIMATORS.values()]
     has_k3 = any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
-    if actor.kl_loss_type in _NO_GRADIENT:
-        why = (
-            "its gradient has mean 0: as a loss it does not hold the policy to the reference at all (J. "
-            "Schulman, Approximating KL Divergence; docs/algorithms/grpo.md)"
-        )
-    elif actor.kl_loss_type in _BIASED_GRADIENT and not has_k3:
-        why = (
-            "its gradient is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π) "
-            "(docs/algorithms/grpo.md); GRPO's paper means it so, other estimators have no reason to"
-        )
-    else:
-        return
-    fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
-    yield Problem(key, actor.kl_loss_type, why=why, fix=fix)
+    why = {
+        **dict.fromkeys(("kl", "k1"), "has mean 0: as a loss it does not hold the policy to the reference"),
+        **dict.fromkeys(
+            () if has_k3 else ("abs", "low_var_kl", "k3"),
+            "is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π), which GRPO's paper alone means",
+        ),
+    }.get(actor.kl_loss_type)
+    if why and actor.use_kl_loss and actor.kl_loss_coef:
+        fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
+        yield Problem(key, actor.kl_loss_type, fix, f"its gradient {why} (docs/algorithms/grpo.md)")
 
 
 def _correction(config: DictConfig) -> str:
@@ -112,11 +205,8 @@ def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
         yield Problem(_RETURNED, "raw_logprobs", fix, f"{why}{rollout.temperature}")
     if correction.startswith(BYPASS) and not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
         name = "top_p" if rollout.top_p < 1 else "top_k"
-        why = (
-            f"with {correction} the old log-probs are the rollout's, of the truncated distribution, and "
-            "the policy's are of the whole: every ratio is too small, that of a response by the product over "
-            "its tokens"
-        )
+        why = f"with {correction} the old log-probs are of the truncated distribution, the policy's of the "
+        why += "whole: every ratio is too small"
         fix = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false")
         yield Problem(f"{ROLLOUT}.{name}", rollout[name], fix, why)
 
@@ -156,14 +246,19 @@ def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
         yield Problem(key, mini_batch, Line(f"{key}={largest}"), why, valid=f"a divisor of {of_part}")
 
 
-ALGORITHM = Feature(
+ALGORITHM = features.Feature(
     checks={
+        "preset-name": _check_preset,
+        "names": _check_names,
+        "sections": _check_sections_of_modes,
         "options": _check_options,
         "settings": _check_settings,
         "tested": lambda _: None,  # the rows, each with a name and a severity of its own
         "rollout-log-probs": _check_rollout_log_probs,
     },
     advice={
+        "preset": _advise_preset,
+        "features": _advise_features,
         "kl-gradient": _advise_kl_gradient,
         "batch-scale": _advise_batch_scale,
         "mini-batch": _advise_mini_batch,

@@ -3,18 +3,17 @@
 A path that is missing here is a warning: on a cluster perhaps only the workers see it.
 """
 
-import importlib.metadata
 import importlib.util
 import os
 import platform as host
 from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import torch
 from omegaconf import DictConfig, OmegaConf
-from packaging.version import Version
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks import folders
@@ -29,23 +28,15 @@ from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, read_config
 
-_TRL_WITHOUT_VALUE_HEAD = Version("1.13")
 _LOCAL_PATHS = ("/", "~", "./", "../")
 """Beginnings of a path on a machine, unlike those of a hub or of a module."""
 _FILES = (".parquet", ".json", ".jsonl", ".py")
 """Ends of a file's name, unlike those of a model on a hub."""
 
 _LOGGER = "trainer.logger"
-_TRACKERS = {
-    "tracking": "wandb",
-    "wandb": "wandb",
-    "mlflow": "mlflow",
-    "swanlab": "swanlab",
-    "vemlp_wandb": "volcengine_ml_platform",
-    "tensorboard": "tensorboard",
-    "clearml": "clearml",
-    "trackio": "trackio",
-    "rl_insight": "rl_insight",
+_NAMED_ALIKE = ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio", "rl_insight")
+_TRACKERS = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"} | {
+    name: name for name in _NAMED_ALIKE
 }
 """Values of ``trainer.logger`` → the module that verl's ``Tracking`` imports for them."""
 
@@ -73,35 +64,36 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
     for key in (*files, "reward.custom_reward_function.path", MODEL):
         names = setting(config, key) or []
         for name in map(str, names if OmegaConf.is_list(names) else [names]):
-            if of_task is None or not name.startswith(f"{of_task}/"):
-                yield from _unreadable(key, name)
+            if of_task is not None and name.startswith(f"{of_task}/"):
+                continue
+            path = home_resolved(name)
+            is_local = name.startswith(_LOCAL_PATHS) or (name.endswith(_FILES) and "://" not in name)
+            if is_local and not path.exists():
+                why = "that is not on this machine, which is wrong unless the workers see it"
+                yield Problem(key, name, f"{key}=<a path that exists>", why)
+            if key.startswith("data.") and path.suffix == ".parquet" and path.is_file():
+                try:
+                    pyarrow.parquet.read_metadata(path)
+                except (pyarrow.ArrowException, OSError) as error:
+                    why = f"that is not a readable parquet file ({error}); it was left in place"
+                    fix = f"{key}=<another file>, or the same command when you have made it again"
+                    yield Problem(key, str(path), fix, why)
+            if key == MODEL and (path / "config.json").is_file():
+                yield from _unreadable_model(path)
 
 
-def _unreadable(key: str, name: str) -> Iterator[Problem]:
-    path, left = home_resolved(name), "it was left in place"
-    is_local = name.startswith(_LOCAL_PATHS) or (name.endswith(_FILES) and "://" not in name)
-    if is_local and not path.exists():
-        why = "that is not on this machine, which is wrong unless the workers see it"
-        yield Problem(key, name, f"{key}=<a path that exists>", why)
-    if key.startswith("data.") and path.suffix == ".parquet" and path.is_file():
+def _unreadable_model(folder: Path) -> Iterator[Problem]:
+    try:
+        read_config(folder, key=MODEL, fix=FIX)
+    except SettingError as error:
+        yield error.problem
+    for file in sorted(folder.glob("*.safetensors")):
         try:
-            pyarrow.parquet.read_metadata(path)
-        except (pyarrow.ArrowException, OSError) as error:
-            why = f"that is not a readable parquet file ({error}); {left}"
-            fix = f"{key}=<another file>, or the same command when you have made it again"
-            yield Problem(key, str(path), fix, why)
-    if key == MODEL and (path / "config.json").is_file():
-        try:
-            read_config(path, key=MODEL, fix=FIX)
-        except SettingError as error:
-            yield error.problem
-        for file in sorted(path.glob("*.safetensors")):
-            try:
-                with safe_open(file, framework="pt"):
-                    pass
-            except SafetensorError as error:
-                why = f"{file} is not a readable safetensors file ({error}); {left}"
-                yield Problem(MODEL, str(path), FIX, why)
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError as error:
+            why = f"{file} is not a readable safetensors file ({error}); it was left in place"
+            yield Problem(MODEL, str(folder), FIX, why)
 
 
 def _check_device(config: DictConfig) -> None:
@@ -124,18 +116,11 @@ def _advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an
         yield Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
 
 
-def advise_packages(config: DictConfig) -> Iterator[Problem]:
+def _advise_packages(config: DictConfig) -> Iterator[Problem]:
     """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
     yield from advise_loggers(config)
     if setting(config, "trainer.use_v1") and (missing := queue_missing()):
         yield missing
-    strategy, has_trl = config.actor_rollout_ref.actor.strategy, importlib.util.find_spec("trl")
-    trl = importlib.metadata.version("trl") if has_trl and strategy in ("fsdp", "fsdp2") else "0"
-    if Version(trl) >= _TRL_WITHOUT_VALUE_HEAD:
-        seen = f"trl {trl} is installed, and verl's FSDP engine imports AutoModelForCausalLMWithValueHead "
-        seen += f"from it, which trl {_TRL_WITHOUT_VALUE_HEAD} removed"
-        fix = f"pip install 'trl<{_TRL_WITHOUT_VALUE_HEAD}'"
-        yield Problem("actor_rollout_ref.actor.strategy", strategy, seen=seen, fix=fix)
     key, name, on_cpu = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name, usage.asks_for_cpu(config)
     if name != "vllm":
         from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -146,7 +131,11 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
     elif importlib.util.find_spec("vllm") is None:
         fix = line_to_install("cpu") if on_cpu else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
-    elif not on_cpu and _dies_unasked():
+    elif not on_cpu and not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items():
+        # Where nothing chooses a platform, vLLM's CPU build takes its kernels for AVX-512.
+        lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
+        if not (lacks_avx512 and is_installed(CPU_BUILD)):
+            return
         why = (
             f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "
             "version None not supported); where something else answers for the name vllm, its processes die "
@@ -154,17 +143,6 @@ def advise_packages(config: DictConfig) -> Iterator[Problem]:
         )
         fix = f"+platform=cpu, or {PLATFORM_VARIABLE}=nvidia in front of a command for another machine"
         yield Problem(key, "vllm", why=why, fix=fix)
-
-
-def _dies_unasked() -> bool:
-    """Whether vLLM's CPU build would take kernels that this x86 processor does not have.
-
-    They are for AVX-512, and vLLM takes them where nothing chooses its CPU platform. A platform that is named
-    means that the training is for such a machine.
-    """
-    nothing_chosen = not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items()
-    lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
-    return nothing_chosen and lacks_avx512 and is_installed(CPU_BUILD)
 
 
 def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Problem]:
@@ -201,22 +179,18 @@ def _lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
     package = _TRACKERS.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         return f"{package} is not installed here", f"pip install {package}"
-    if key and package == "wandb" and _wandb_lacks_key():
-        return "wandb has no key here", "wandb login, or WANDB_MODE=offline in front of the command"
+    if key and package == "wandb":  # which would ask for one
+        import wandb
+        from requests.utils import get_netrc_auth
+
+        settings = wandb.setup().settings
+        given = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
+        if settings.mode == "online" and not given:
+            return "wandb has no key here", "wandb login, or WANDB_MODE=offline in front of the command"
     return None
-
-
-def _wandb_lacks_key() -> bool:
-    """Whether ``wandb.init`` would ask for a key; nothing is sent."""
-    import wandb
-    from requests.utils import get_netrc_auth
-
-    settings = wandb.setup().settings
-    given = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
-    return settings.mode == "online" and not given
 
 
 ENVIRONMENT = Feature(
     checks={"device": _check_device, "task": _check_task},
-    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": advise_packages},
+    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": _advise_packages},
 )

@@ -48,19 +48,29 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """
     typed = {key_of(word): word.partition("=")[2] for word in words}
     leaves = list(_leaves(OmegaConf.to_container(config, resolve=False), verls_defaults()))
-    if sections := [problem for leaf in leaves for problem in _no_section(*leaf)]:
-        yield from (Finding(NAME, Severity.ERROR, each) for each in sections)
-        return
-    for key, value, default in leaves:
+    sections = [
+        (key, value)
+        for key, value, default in leaves
+        if isinstance(default, dict) and default and moved_key(key) == key and "${" not in str(value)
+        if value is not None or not _SECTION_OR_NULL.fullmatch(key)
+    ]
+    for key, value in sections:
+        line = Line(without=(key,), more=f"the same command without {key}={as_typed(value)}")
+        yield Finding(NAME, Severity.ERROR, Problem(key, value, line, valid="a section"))
+    for key, value, default in leaves if not sections else ():
         if "${" in str(value):
             for problem in _interpolated(config, key, value, default):
                 yield Finding(NAME, Severity.ERROR, problem)
         elif default is not _NONE and value != default and key != f"{ROLLOUT}.n":  # of which a row speaks
             line = Line(f"{key}={as_typed(default)}")
-            if valid := _instead_of_text(key, value, _usual(config, key, default)):
+            # verl's scripts of fully async training set 0 prompts.
+            is_unused = key == "data.train_batch_size" and FULLY_ASYNC in config
+            if valid := _instead_of_text(config, key, value, default):
                 yield Finding(NAME, Severity.ERROR, Problem(key, value, line, valid=valid))
-            elif valid := _valid_number(config, key, value):
-                yield Finding(NAME, Severity.WARNING, Problem(key, value, line, valid=valid))
+            elif key in COUNTS and (type(value) is not int or value < 1) and not is_unused:
+                yield Finding(NAME, Severity.WARNING, Problem(key, value, line, valid="an integer ≥ 1"))
+            elif key in _POSITIVE and not (isinstance(value, int | float) and 0 < value < math.inf):
+                yield Finding(NAME, Severity.WARNING, Problem(key, value, line, valid="a finite number > 0"))
             elif key in _BOUNDS and type(value) in (int, float) and "_" in (text := typed.get(key, "")):
                 why = f"the command has {text}: Hydra leaves out an underscore between digits"
                 yield Finding(NAME, Severity.WARNING, Problem(key, value, Line(f'{key}="{text}"'), why))
@@ -84,14 +94,6 @@ def _leaves(given: Any, usual: Any, prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value, default
 
 
-def _no_section(key: str, written: Any, usual: Any) -> Iterator[Problem]:
-    is_section = isinstance(usual, dict) and usual and moved_key(key) == key
-    may_be_null = written is None and _SECTION_OR_NULL.fullmatch(key)
-    if is_section and not may_be_null and "${" not in str(written):
-        line = f"the same command without {key}={as_typed(written)}"
-        yield Problem(key, written, Line(without=(key,), more=line), valid="a section")
-
-
 def _interpolated(config: DictConfig, key: str, written: Any, usual: Any) -> Iterator[Problem]:
     """Yield the problem of a value that cannot be resolved, or is a text in the place of something else."""
     if "oc.select" in str(written) and written == usual:
@@ -111,35 +113,21 @@ def _interpolated(config: DictConfig, key: str, written: Any, usual: Any) -> Ite
             fix = f"export {name}=<value>" if found and found["variable"] else f"{key}=<value>"
             yield Problem(key, written, fix, f"OmegaConf says: {str(error).splitlines()[0]}")
         return
-    if written != usual and (valid := _instead_of_text(key, value, _usual(config, key, usual))):
+    if written != usual and (valid := _instead_of_text(config, key, value, usual)):
         decoded = str(written).replace('"', r"\"")
         fix = f"{key}=<value>" if "oc.decode" in decoded else Line(f'{key}="${{oc.decode:{decoded}}}"')
         yield Problem(key, written, fix, f"that is the text {value!r}, which verl does not convert", valid)
 
 
-def _usual(config: DictConfig, key: str, usual: Any) -> Any:
-    """Return verl's default for a key, or 0 for null where all else is a number."""
-    if usual is None and _NUMBER_OR_NULL.fullmatch(key):
-        return 0
-    if "${" not in str(usual):
-        return usual
-    try:
-        return OmegaConf.create({"value": usual}, parent=config).value
-    except InterpolationResolutionError:  # relative to a section
-        return None
-
-
-def _instead_of_text(key: str, value: Any, usual: Any) -> str:
+def _instead_of_text(config: DictConfig, key: str, value: Any, usual: Any) -> str:
     """Say what is valid where the value is a text and verl's default a switch or a number."""
     if not isinstance(value, str) or key in _BOUNDS or key.startswith("transfer_queue."):
         return ""  # TransferQueue reads sizes such as 4gb
+    if usual is None and _NUMBER_OR_NULL.fullmatch(key):
+        return "a number"
+    if "${" in str(usual):
+        try:
+            usual = OmegaConf.create({"value": usual}, parent=config).value
+        except InterpolationResolutionError:  # relative to a section
+            return ""
     return {bool: "true or false", int: "a number", float: "a number"}.get(type(usual), "")
-
-
-def _valid_number(config: DictConfig, key: str, value: Any) -> str:
-    """Say which numbers are valid where the value is none of them."""
-    if key in COUNTS and (type(value) is not int or value < 1):
-        is_unused = key == "data.train_batch_size" and FULLY_ASYNC in config  # whose scripts set 0
-        return "" if is_unused else "an integer ≥ 1"
-    number = value if isinstance(value, int | float) else 0
-    return "a finite number > 0" if key in _POSITIVE and not 0 < number < math.inf else ""

@@ -42,17 +42,8 @@ largest, at which verl does not yet cut off k3 of a KL."""
 class Rollout:
     """Responses whose ``log_prob`` is the policy at a later update, and what else verl's trainer has of them.
 
-    Tensors are (B, T), and 0 after the end of a response.
-
-    Attributes:
-        prompt: (B,) int64, number of each row's prompt.
-        lengths: tokens of each response.
-        response_mask: int64, 1 at those that the policy wrote.
-        rollout_log_prob: of the engine that sampled.
-        values: of a critic.
-        rewards: (B, M) by M reward functions; the first is the one that verl sees.
-        of_anchor: (B,) log π′(y) of GVPO, where a feature gives it.
-        rollout_is_weights: of a rollout correction.
+    Tensors are (B, T), and 0 after the end of a response. ``prompt`` is (B,), the number of a prompt;
+    ``rewards`` (B, M), of which verl sees the first; ``of_anchor`` (B,), log π′(y) of GVPO's features.
     """
 
     prompt: Tensor
@@ -134,8 +125,8 @@ class Rollout:
         Args:
             actor: verl's dataclass.
             ranks: the micro-batches of each rank.
-            is_ours: whether a worker of this package passes the loss what it needs of the mini-batch.
-            anchor: log π′(y) of each response, (B,); None where GVPO's anchor is the old policy.
+            is_ours: a worker of this package passes the loss what it needs of the mini-batch.
+            anchor: (B,) log π′(y), None for GVPO's old policy.
         """
         log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
         rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
@@ -234,9 +225,6 @@ def _ratios(x: float) -> Iterator[float]:
         yield low / _OLD
 
 
-# Cuts
-
-
 def _shuffled(rows: list[int], _: list[int]) -> list[list[int]]:
     """Cut into two micro-batches of random size, with the rows in random order."""
     generator = torch.Generator().manual_seed(len(rows))
@@ -248,9 +236,8 @@ def _shuffled(rows: list[int], _: list[int]) -> list[list[int]]:
 def _dynamic(rows: list[int], lengths: list[int]) -> list[list[int]]:
     """Cut by a budget of tokens, two responses' at most, as verl does."""
     own = [lengths[row] for row in rows]
-    parts = get_seqlen_balanced_partitions(
-        own, math.ceil(sum(own) / (2 * MAX_RESPONSE_LENGTH)), equal_size=False
-    )
+    count = math.ceil(sum(own) / (2 * MAX_RESPONSE_LENGTH))
+    parts = get_seqlen_balanced_partitions(own, count, equal_size=False)
     return [[rows[each] for each in part] for part in parts]
 
 

@@ -27,6 +27,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.catalogue.record import CLIPS
+from grpo_verl_ext.catalogue.requires import runs_v1
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, synthetic_rollout
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
@@ -82,20 +83,13 @@ def rollout_for(*configs: DictConfig) -> Rollout:
 
 
 class Training:
-    """What verl does with a configuration, made by `of_probe`, on a rollout.
-
-    Attributes:
-        algorithm: verl's section, resolved.
-        actor: verl's dataclass.
-    """
+    """What verl does with a configuration, made by `of_probe`, on a rollout."""
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
         self.algorithm: Any = OmegaConf.create(OmegaConf.to_container(config.algorithm, resolve=True))
         self.actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        is_other = not setting(config, "trainer.use_v1", True) or keys.FULLY_ASYNC in config
-        is_other = is_other or keys.ONE_STEP_OFF in config
-        self._is_ours = not is_other and setting(config, keys.MODE) in TRAINER_MODES
+        self._is_ours = runs_v1(config) and setting(config, keys.MODE) in TRAINER_MODES
         self._anchor = anchor_field(setting(config, f"{SECTION}.gvpo_anchor", "old"))
         self._rewards = setting(config, "algorithm.gdpo_reward_keys")
 
@@ -166,13 +160,14 @@ class Training:
             rows: as `rows` returns them, whose ``log_prob`` is the policy to update.
             ranks: the micro-batches of each rank; None: all rows in one.
         """
-        of_ref = sequence_sums(rows.ref_log_prob, rows.response_mask)
-        anchors = {wire.Field.OLD_LOG_PROBS: None, wire.Field.REF_LOG_PROB: of_ref}
+        anchors = {
+            wire.Field.OLD_LOG_PROBS: None,
+            wire.Field.REF_LOG_PROB: sequence_sums(rows.ref_log_prob, rows.response_mask),
+        }
         anchor = anchors.get(self._anchor, rows.of_anchor)
         whole = [[[*range(len(rows.lengths))]]]
         return rows.value_and_gradient(self.actor, ranks or whole, is_ours=self._is_ours, anchor=anchor)
 
     def weights(self, rows: Rollout, ranks: list[list[list[int]]] | None = None) -> Tensor:
         """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,)."""
-        _, gradient = self.value_and_gradient(rows, ranks)
-        return -gradient[:, rows.given].flatten()
+        return -self.value_and_gradient(rows, ranks)[1][:, rows.given].flatten()

@@ -9,8 +9,8 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from hydra.errors import InstantiationException
@@ -105,8 +105,7 @@ VERL_CASES = (
 )
 
 
-@dataclass(frozen=True)
-class _Measurement:
+class _Measurement(NamedTuple):
     """Relative errors of one cut against the uncut mini-batch, and what they mean."""
 
     loss: str
@@ -115,26 +114,10 @@ class _Measurement:
     dp_size: int
     value_error: float
     gradient_error: float
-    tolerance: float
-    split_dependent: bool
-    constant: bool
-    """No gradient of the loss, without the terms beside it, reaches ``log_prob``."""
-    verdict: str = field(init=False)
-    passed: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        verdict = "by definition" if self.split_dependent else "NOT invariant"
-        if self.error <= self.tolerance:
-            verdict = "invariant"
-        elif not math.isfinite(self.error):
-            verdict = "CONSTANT" if self.constant else "NaN or infinite"
-        object.__setattr__(self, "verdict", verdict)
-        object.__setattr__(self, "passed", verdict in ("invariant", "by definition"))
-
-    @property
-    def error(self) -> float:
-        """The larger of the two errors; infinite for NaN and for a constant loss."""
-        return math.inf if self.constant else largest((self.value_error, self.gradient_error))
+    error: float
+    """The larger of the two; infinite for NaN and for a constant loss."""
+    verdict: str
+    passed: bool
 
 
 @functools.cache
@@ -170,8 +153,10 @@ def measure(
     if not (cases and dtypes and dp_sizes):
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
     for dtype, case in itertools.product(dtypes, cases):
-        training, constant = training_of(case, **_BESIDE), is_constant(case, seed, dtype)
-        rows = training.rows(synthetic_rollout(seed=seed).to(dtype))
+        rollout = synthetic_rollout(seed=seed).to(dtype)
+        alone, training = training_of(case, use_kl_loss=False, entropy_coeff=0), training_of(case, **_BESIDE)
+        is_constant = not alone.weights(alone.rows(rollout)).any()
+        rows = training.rows(rollout)
         whole = training.value_and_gradient(rows)
         scales = torch.maximum(whole[0].abs(), whole[1].abs().sum()), whole[1].abs().max()
         for dp_size, split in itertools.product(dp_sizes, SPLITS):
@@ -179,15 +164,15 @@ def measure(
             # NaN where one of them has it, or the scale is 0.
             columns = zip(found, whole, scales, strict=True)
             of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)
-            name, of_case = str(dtype).removeprefix("torch."), (case.split_dependent, constant)
-            errors = of_value, of_gradient, TOLERANCE[dtype]
-            yield _Measurement(case.name, name, split, dp_size, *errors, *of_case)
-
-
-def is_constant(case: Case, seed: int, dtype: torch.dtype) -> bool:
-    """Return whether no gradient of the loss alone reaches a log-prob of the uncut mini-batch."""
-    alone = training_of(case, use_kl_loss=False, entropy_coeff=0)
-    return not alone.weights(alone.rows(synthetic_rollout(seed=seed).to(dtype))).any()
+            error = math.inf if is_constant else largest((of_value, of_gradient))
+            verdict = "by definition" if case.split_dependent else "NOT invariant"
+            if error <= TOLERANCE[dtype]:
+                verdict = "invariant"
+            elif not math.isfinite(error):
+                verdict = "CONSTANT" if is_constant else "NaN or infinite"
+            passed = verdict in ("invariant", "by definition")
+            cell = case.name, str(dtype).removeprefix("torch."), split, dp_size
+            yield _Measurement(*cell, of_value, of_gradient, error, verdict, passed)
 
 
 def own_case(
@@ -236,7 +221,7 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
     all_ = ours + (list(measure(VERL_CASES, seed=seed)) if include_verl else [])
     passed = all(m.passed for m in ours)
     if as_json:
-        rows = [asdict(m) for m in all_]
+        rows = [m._asdict() for m in all_]
         content = {"passed": passed, "covered": COVERED, "not_covered": NOT_COVERED, "measurements": rows}
         print(numbers_as_text(content), end="")
         return passed

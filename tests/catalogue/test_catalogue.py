@@ -11,7 +11,7 @@ import grpo_verl_ext
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Algorithm, RecordError
 from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_LOSS, GRPO_OUTCOME
-from grpo_verl_ext.preflight import names
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.verl_plugin import loss_config
 from grpo_verl_ext.verl_plugin.compose import composed
 
@@ -122,4 +122,4 @@ def test_losses_may_share_their_options(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_name_that_another_package_claims_in_vain_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(catalogue.FAILED, "dapo", "theirs:DAPO (RecordError: …)")
-    names.check_preset(composed(["+algo=dapo", "actor_rollout_ref.rollout.name=vllm"]))
+    CHECKS["preset-name"](composed(["+algo=dapo", "actor_rollout_ref.rollout.name=vllm"]))

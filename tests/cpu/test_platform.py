@@ -124,7 +124,7 @@ class TestUnasked:
 
     @staticmethod
     def said(*overrides: str) -> list[str]:
-        found = environment.advise_packages(composed([f"{VLLM}=vllm", "+algo=grpo", *overrides]))
+        found = environment._advise_packages(composed([f"{VLLM}=vllm", "+algo=grpo", *overrides]))
         return [str(problem) for problem in found if "AVX-512" in str(problem)]
 
     def test_a_processor_without_avx512(self) -> None:

@@ -5,8 +5,8 @@ Files are fuzzed more often in test_fuzz_readers.py; `prepare` and trainings are
 
 import copy
 import json
-import tempfile
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 
 import pandas
@@ -22,10 +22,8 @@ from test_fuzz_readers import GRID_OF_TWO, yaml_files
 from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
-from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import RunResult, gathered, write_table
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.preflight.tested import all_needs
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 
@@ -101,75 +99,16 @@ def test_ablate(folder: Path, content: bytes) -> None:
     ends_with_a_word("ablate", "plan", str(file))
 
 
-metrics = st.none() | st.sampled_from([0.0, 0.5, 1e308, -1e308, 1e-320]) | values
-
-
-@fuzzing(1)
-@given(numbers=st.lists(metrics, min_size=4, max_size=4))
-@example(numbers=[0.5, 0.25, None, 0.75])
-@example(numbers=[None, None, None, None])
-@example(numbers=[1e308, -1e308, -1e308, 1e308])
-def test_report(folder: Path, numbers: list[object]) -> None:
-    results = folder / "results"
-    settings = GridSettings(**(GRID_OF_TWO | {"folder": str(results), "metrics": ["acc", "timing_s/step"]}))
-    keep_grid(settings)
-    cells = [(variant, seed) for variant in ("grpo", "gvpo") for seed in (1, 2)]
-    for (variant, seed), number in zip(cells, numbers, strict=True):
-        run = results / variant / f"seed-{seed}"
-        run.mkdir(parents=True, exist_ok=True)
-        lines = [{"step": step, "data": {"acc": number, "timing_s/step": number}} for step in (0, 1, 2)]
-        (run / "attempt-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert ends_with_a_word("ablate", "report", str(results)) == 0
-
-
-def kept_table() -> bytes:
-    """A report's table of one run."""
-    grid = {key: value for key, value in GRID_OF_TWO.items() if key != "folder"}
-    grid |= {"axes": {"algo": {"grpo": []}}, "seeds": [1], "seed_overrides": []}
-    settings = GridSettings(**{**grid, "folder": "nowhere"})
-    run = RunResult("grpo", 1, State.FINISHED)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "metrics.parquet")
-        return write_table(
-            gathered(settings, [(run, {1: {"acc": 0.5}, 2: {"acc": 0.75}})]), file
-        ).read_bytes()
-
-
-KEPT_TABLE = kept_table()
-
-
-@fuzzing(10)
-@given(place=st.integers(0, len(KEPT_TABLE) - 1), byte=st.binary(min_size=1, max_size=1), cut=st.booleans())
-@example(place=0, byte=KEPT_TABLE[:1], cut=False)
-def test_report_of_a_table(folder: Path, place: int, byte: bytes, cut: bool) -> None:
-    """A byte is another one, or the rest is not there."""
-    file = folder / "kept" / "metrics.parquet"
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(KEPT_TABLE[:place] + byte + KEPT_TABLE[place + 1 :] * (not cut))
-    ends_with_a_word("ablate", "report", str(file))
-
-
-WORDS = """
-actor_rollout_ref actor_rollout_ref.actor actor_rollout_ref.actor.clip_ratio_c
-actor_rollout_ref.actor.kl_loss_coef actor_rollout_ref.actor.kl_loss_type
-actor_rollout_ref.actor.loss_agg_mode actor_rollout_ref.actor.loss_scale_factor
-actor_rollout_ref.actor.policy_loss actor_rollout_ref.actor.policy_loss.gvpo_beta
-actor_rollout_ref.actor.policy_loss.loss_mode actor_rollout_ref.actor.ppo_epochs
-actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.strategy
-actor_rollout_ref.actor.ulysses_sequence_parallel_size actor_rollout_ref.actor.use_kl_loss
-actor_rollout_ref.model.lora actor_rollout_ref.model.lora_rank actor_rollout_ref.model.path
-actor_rollout_ref.rollout actor_rollout_ref.rollout.n actor_rollout_ref.rollout.name
-actor_rollout_ref.rollout.top_k actor_rollout_ref.rollout.top_p algorithm algorithm.adv_estimator
-algorithm.filter_groups algorithm.grpo_ext algorithm.grpo_ext.ref_model_sync_steps
-algorithm.grpo_ext.reward_model algorithm.grpo_ext.silence algorithm.rollout_correction
-algorithm.use_kl_in_reward data data.custom_cls data.max_prompt_length data.max_response_length
-data.train_batch_size data.train_files reward reward.custom_reward_function
-reward.custom_reward_function.path reward.custom_reward_function.reward_kwargs reward.reward_kwargs
-reward.reward_kwargs.overlong_buffer_cfg reward.reward_manager reward.reward_manager.name
-reward.reward_model task trainer trainer.device trainer.n_gpus_per_node trainer.nnodes trainer.v1
-trainer.v1.trainer_mode
+OF_NO_ROW = """
+actor_rollout_ref.actor.clip_ratio_c actor_rollout_ref.actor.kl_loss_type data.max_prompt_length
+actor_rollout_ref.actor.policy_loss.gvpo_beta actor_rollout_ref.actor.ulysses_sequence_parallel_size
+actor_rollout_ref.model.lora_rank actor_rollout_ref.model.path actor_rollout_ref.rollout.name
+algorithm.grpo_ext.reward_model algorithm.grpo_ext.silence data.custom_cls data.max_response_length
+data.train_files reward.custom_reward_function.path reward.custom_reward_function.reward_kwargs task
+reward.reward_model trainer.device trainer.n_gpus_per_node trainer.nnodes
 """
-KEYS = WORDS.split()
+OF_CHECKS = {*OF_NO_ROW.split(), *(row.key for _, rows in all_needs() for row in rows)}
+KEYS = sorted({part for key in OF_CHECKS for part in accumulate(key.split("."), "{}.{}".format)})
 NAMES = "gvpo dapo dr_grpo grpo_process grpo_ext_sync rule_and_model dapo_per_prompt ??? ${a}"
 SETTINGS = values | st.sampled_from(NAMES.split())
 

@@ -1,4 +1,4 @@
-"""Fuzz folders of runs over many kills and accidents: nothing is lost; corrupt files are named and kept.
+"""Fuzz the folder of a grid over many kills and accidents: nothing is lost; corrupt files are named and kept.
 
 A state machine plays verl, the runner and a user with an editor on real files, without training.
 """
@@ -15,15 +15,8 @@ from strategies import fuzzing
 
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings, keep_grid, runs_of
 from grpo_verl_ext.ablation.run import check_records
-from grpo_verl_ext.ablation.state import (
-    FAILURE,
-    State,
-    status_of,
-    write_record,
-)
+from grpo_verl_ext.ablation.state import FAILURE, State, status_of, write_record
 from grpo_verl_ext.ablation.table import read_results
-from grpo_verl_ext.iterate.rounds import IterateManifest, RoundRecord, read_manifest
-from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.runs.metrics import TRAINED
 
 STEPS = 3
@@ -208,76 +201,5 @@ class GridFolder(RuleBasedStateMachine):
             assert [(run.variant, run.seed) for run in results.runs] == [("a", 1), ("b", 1)]
 
 
-class Rounds(RuleBasedStateMachine):
-    """The manifest of iterative rounds; ``done`` is what was written down as finished."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.done: dict[tuple[int, str], dict[str, object]] = {}
-        self.spoiled: bytes | None = None
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            shutil.rmtree(self.folder)
-
-    def read(self) -> IterateManifest:
-        return read_manifest(self.folder, {"folder": "f", "rounds": 9})
-
-    @precondition(lambda self: self.spoiled is None)
-    @rule(
-        part=st.sampled_from(["policy", "pairs"]), results=st.dictionaries(st.text(max_size=3), st.integers())
-    )
-    def a_part_is_finished(self, part: str, results: dict[str, object]) -> None:
-        manifest = self.read()
-        number = len({number for number, _ in self.done}) or 1
-        if (number, part) in self.done:
-            number += 1
-        if len(manifest.rounds) < number:
-            manifest.rounds.append(RoundRecord(number, 1, ["+algo=grpo"], None, {"python": "3"}))
-        manifest.rounds[number - 1].parts[part] = results
-        manifest.write(self.folder)
-        self.done[number, part] = results
-
-    @rule(content=SPOILED)
-    def a_kill_while_the_manifest_is_written(self, content: bytes) -> None:
-        (self.folder / ".manifest.json.unfinished").write_bytes(content)
-
-    @precondition(lambda self: self.done and self.spoiled is None)
-    @rule(content=SPOILED | st.integers(1, 10**4))
-    def somebody_spoils_the_manifest(self, content: bytes | int) -> None:
-        file = self.folder / "manifest.json"
-        self.whole = file.read_bytes()
-        stripped = self.whole.rstrip()
-        self.spoiled = stripped[: content % len(stripped)] if isinstance(content, int) else content
-        file.write_bytes(self.spoiled)
-
-    @precondition(lambda self: self.spoiled is not None)
-    @rule()
-    def somebody_puts_it_back(self) -> None:
-        (self.folder / "manifest.json").write_bytes(self.whole)
-        self.spoiled = None
-
-    @invariant()
-    def nothing_finished_is_forgotten_and_a_spoiled_file_is_named_and_stays(self) -> None:
-        if not hasattr(self, "folder"):
-            return
-        if self.spoiled is None:
-            manifest = self.read()
-            found = {(r.round, part): results for r in manifest.rounds for part, results in r.parts.items()}
-            assert found == self.done
-            assert all(part in manifest.rounds[number - 1].parts for number, part in self.done)
-        else:
-            try:
-                self.read()
-            except IterateError as error:
-                assert str(self.folder / "manifest.json") in str(error)
-            else:
-                raise AssertionError("a spoiled manifest was read")
-            assert (self.folder / "manifest.json").read_bytes() == self.spoiled
-
-
 GridFolder.TestCase.settings = settings(fuzzing(10), stateful_step_count=15)
-Rounds.TestCase.settings = settings(fuzzing(10), stateful_step_count=15)
 TestGridFolder = GridFolder.TestCase
-TestRounds = Rounds.TestCase

@@ -12,8 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from grpo_verl_ext import __version__, driver
-from grpo_verl_ext.preflight import script
-from grpo_verl_ext.preflight.names import differing
+from grpo_verl_ext.preflight import report
+from grpo_verl_ext.proof import differing
 from grpo_verl_ext.verl_plugin.compose import composed
 
 FIRST = f"grpo_verl_ext {__version__}: checked, not trained (GRPO_VERL_EXT_CHECK=1)"
@@ -108,7 +108,7 @@ def started(config: DictConfig) -> None:
 def test_an_error_of_the_check_starts_no_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(script, "updates", lambda _config: 1 / 0)
+    monkeypatch.setattr(report, "_updates", lambda _config: 1 / 0)
     with pytest.raises(SystemExit) as ended:
         started(composed(["+algo=grpo"]))
     assert ended.value.code == 2
@@ -147,7 +147,7 @@ MEET = [
 @pytest.mark.parametrize(("words", "said"), MEET)
 def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> None:
     fixed = ["+algo=gvpo", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
-    assert said in script.meeting(composed([*fixed, *words]))
+    assert said in report._meeting(composed([*fixed, *words]))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> No
     ],
 )
 def test_the_updates_on_a_rollout(words: list[str], count: str) -> None:
-    assert script.updates(composed(words)).startswith(f"updates per rollout: {count}")
+    assert report._updates(composed(words)).startswith(f"updates per rollout: {count}")
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_lines_to_delete(word: str, said: str | None, monkeypatch: pytest.Monkey
     monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
     monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
     expected = [] if said is None else [f"delete from the script: {word} (gvpo has {said})"]
-    assert list(script._to_delete("gvpo", config, differing(config))) == expected
+    assert list(report._to_delete("gvpo", config, differing(config))) == expected

@@ -9,7 +9,6 @@ from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 from grpo_verl_ext.preflight import ADVICE, CHECKS
-from grpo_verl_ext.preflight.names import advise_features
 from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRAINER_MODES
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
@@ -49,6 +48,6 @@ def test_a_feature_of_another_package_that_fails_to_load_is_named(monkeypatch: p
     monkeypatch.setattr(features, "entry_points", lambda group: entries)
     monkeypatch.setattr(features, "FAILED", {})
     assert features.foreign_features.__wrapped__() == ()
-    said = [str(each) for each in advise_features(OmegaConf.create())]
+    said = [str(each) for each in ADVICE["features"](OmegaConf.create())]
     assert "the feature no of another package could not be loaded: no_such_module:X (ModuleNot" in said[0]
     assert "pathlib:Path (TypeError: it must name a Feature)" in said[1]

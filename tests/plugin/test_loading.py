@@ -136,10 +136,10 @@ def test_a_name_that_another_package_had_before_stays_its_own(python: Python) ->
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
         print(get_policy_loss_fn("vanilla").__module__, get_policy_loss_fn("grpo").__module__)
         from omegaconf import OmegaConf
-        from grpo_verl_ext.preflight.names import check_names
+        from grpo_verl_ext.preflight.algorithm import _check_names
         actor = {"policy_loss": {"loss_mode": "vanilla"}}
         try:
-            check_names(OmegaConf.create({"actor_rollout_ref": {"actor": actor}, "algorithm": {}}))
+            _check_names(OmegaConf.create({"actor_rollout_ref": {"actor": actor}, "algorithm": {}}))
         except ValueError as error:
             print(error)
         """
@@ -155,10 +155,10 @@ def test_a_name_that_another_package_takes_later_is_its_own(python: Python) -> N
         """
         from omegaconf import OmegaConf
         from verl.trainer.ppo.core_algos import get_adv_estimator_fn, register_adv_est
-        from grpo_verl_ext.preflight.names import check_names
+        from grpo_verl_ext.preflight.algorithm import _check_names
         actor = {"policy_loss": {"loss_mode": "vanilla"}}
         config = {"actor_rollout_ref": {"actor": actor}, "algorithm": {"adv_estimator": "dr_grpo"}}
-        check_names(OmegaConf.create(config))
+        _check_names(OmegaConf.create(config))
 
         @register_adv_est("dr_grpo")
         def theirs(**_):
@@ -170,7 +170,7 @@ def test_a_name_that_another_package_takes_later_is_its_own(python: Python) -> N
         except ValueError as error:
             print(error)
         try:
-            check_names(OmegaConf.create(config))
+            _check_names(OmegaConf.create(config))
         except ValueError as error:
             print(error)
         """

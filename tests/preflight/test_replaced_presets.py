@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 
 import grpo_verl_ext.config
 from grpo_verl_ext import catalogue, driver, preflight
-from grpo_verl_ext.preflight.names import advise_preset, check_preset
 from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed, folder_of
 
@@ -23,7 +22,7 @@ WHOLE = (
 
 
 def warned(*overrides: str) -> list[Problem]:
-    return list(advise_preset(composed([*overrides, *WHOLE])))
+    return list(preflight.ADVICE["preset"](composed([*overrides, *WHOLE])))
 
 
 def found(*words: str) -> dict[str, str]:
@@ -96,9 +95,9 @@ def test_every_preset_says_its_own_name() -> None:
 
 def test_a_preset_that_is_not_there() -> None:
     config = composed(["+algo=grpo", "algorithm.grpo_ext.preset=grop", *WHOLE])
-    assert list(advise_preset(config)) == []
+    assert list(preflight.ADVICE["preset"](config)) == []
     with pytest.raises(SettingError, match=r"preset is grop; valid are bnpo, .*\. Type: \+algo=grpo$"):
-        check_preset(config)
+        preflight.CHECKS["preset-name"](config)
 
 
 @pytest.mark.parametrize("words", [["+algo=[dapo,gmpo]"], ["+algo@_global_=gmpo", "+algo=dapo"]])
@@ -108,7 +107,7 @@ def test_two_presets_of_a_trainings_own_command(words: list[str], monkeypatch: p
         config = compose("ppo_trainer", overrides=[*words, *WHOLE], return_hydra_config=True)
         monkeypatch.setattr(HydraConfig.instance(), "cfg", config)
         with pytest.raises(SettingError, match="a training has one algorithm"):
-            check_preset(config)
+            preflight.CHECKS["preset-name"](config)
 
 
 class TestFiles:

@@ -40,9 +40,7 @@ FACTOR_NULL = VERL["verl seq-mean-token-sum-norm, null"]
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    "case",
-    [case for case in (*OUR_CASES, *PRESET_CASES) if not case.split_dependent],
-    ids=lambda c: c.name,
+    "case", [case for case in (*OUR_CASES, *PRESET_CASES) if not case.split_dependent], ids=lambda c: c.name
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_loss_is_invariant(case, dtype, seed):

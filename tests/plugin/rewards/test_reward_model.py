@@ -313,18 +313,3 @@ def test_a_training_ends_with_the_models_error_where_verl_would_go_on(python: Py
     ends = [line for line in lines if "ended: reward_model_score of a response is nan" in line]
     assert [line.split()[0] for line in ends] == ["wait", "end", "end_otherwise"]
     assert lines[-1] == "another training ended well"
-
-
-def test_a_trl_that_verl_cannot_bear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_verl_ext.preflight import environment
-
-    config = composed(["actor_rollout_ref.rollout.name=vllm"])
-
-    def said() -> list[str]:
-        return [str(found) for found in environment.advise_packages(config) if "trl" in str(found)]
-
-    assert said() == []
-    monkeypatch.setattr(environment.importlib.metadata, "version", lambda name: "1.13.0")
-    (message,) = said()
-    assert message.startswith("trl 1.13.0 is installed")
-    assert message.endswith("Type: pip install 'trl<1.13'")
