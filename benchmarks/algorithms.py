@@ -32,7 +32,7 @@ from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case, training_of
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 SHAPES = ((1024, 1024), (4096, 1024), (4096, 4096))
 

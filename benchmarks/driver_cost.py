@@ -44,13 +44,13 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
+from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_steps
-from grpo_verl_ext.verl_plugin.trainer_modes import GvpoMixin
 from grpo_verl_ext.verl_plugin.wire import STEPS
 
 SIZES = ((8192, 8192), (16384, 4096))

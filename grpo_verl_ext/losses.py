@@ -4,7 +4,7 @@
     loss.backward()
 
 verl is not imported, but the code is what verl calls in a training with the preset, whose values are the
-defaults (`catalogue.evaluation`). ``help(losses.gvpo)`` has formula and example; ``dir(losses)`` the names.
+defaults (`catalogue.compute`). ``help(losses.gvpo)`` has formula and example; ``dir(losses)`` the names.
 Functions are made from records, a stranger's too, when they are first asked for. Terms beside the loss,
 KL and entropy, are the trainer's, as are DAPO's filter and punishment of long responses.
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
-from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, evaluation
+from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import SettingError
@@ -101,7 +101,7 @@ def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
             shape = "(B, M), M rewards of each response"
             of_rewards["reward_weights"] = (None, "weights of the rewards, 1 each by default.")
         elif estimator.baseline is None:
-            names = tuple(evaluation.BASELINES)
+            names = tuple(compute.BASELINES)
             words = f"standard deviation to divide by: {', '.join(names)}."
             of_rewards["scale_rewards"] = (preset.scale_rewards or names[0], words)
         found["rewards"] = (None, f"in the place of advantages; {shape}.")
@@ -163,20 +163,20 @@ def _evaluated(algorithm: Algorithm, given: dict[str, Any]) -> tuple[Tensor, dic
     check_floating(**columns)
     check_same_shape(response_mask=mask, **columns)
     log_prob, old_log_prob, advantages = columns.values()
-    tokens = evaluation.Tokens(log_prob, old_log_prob.detach(), advantages.detach(), mask)
+    tokens = compute.Tokens(log_prob, old_log_prob.detach(), advantages.detach(), mask)
     if group is None:
         group = torch.arange(len(mask), device=mask.device)
     options: Any = None
     if loss.options is not None:
         own = {name: plain[name] for name in loss.options.model_fields}
         options = read_section(loss.options, own, algorithm.name)
-    statistic: Any = evaluation.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
+    statistic: Any = compute.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
     if isinstance(loss, GroupLoss):
-        groups = evaluation.group_rows(tokens, group, statistic, options.gvpo_alpha)
-        found = evaluation.group_loss(options, tokens, groups, config)
+        groups = compute.group_rows(tokens, group, statistic, options.gvpo_alpha)
+        found = compute.group_loss(options, tokens, groups, config)
         return found.loss, found.metrics
     assert isinstance(loss, TokenLoss)
-    return evaluation.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
+    return compute.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
 
 
 def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
@@ -211,14 +211,14 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, gr
     # As in a training: their sums are fp32 or better.
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     scale, weights = given.get("scale_rewards", "none"), given.get("reward_weights")
-    if scale not in evaluation.BASELINES:
-        names = tuple(evaluation.BASELINES)
+    if scale not in compute.BASELINES:
+        names = tuple(compute.BASELINES)
         raise SettingError("scale_rewards", scale, valid=names, fix=f"scale_rewards='{names[0]}'")
     if estimator.several_rewards:
         check_matrix(rewards=rewards)
     else:
         check_same_shape(response_mask=mask[:, 0], rewards=rewards)
-    found = evaluation.response_advantages(
+    found = compute.response_advantages(
         estimator,
         rewards,
         group,
@@ -227,7 +227,7 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, gr
         scale_rewards=scale,
         weights=None if weights is None else [float(each) for each in weights],
     )
-    return evaluation.token_advantages(estimator, found.to(rewards.dtype), mask, mask, group)
+    return compute.token_advantages(estimator, found.to(rewards.dtype), mask, mask, group)
 
 
 # Docstrings

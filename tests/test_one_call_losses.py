@@ -21,7 +21,7 @@ import grpo_verl_ext
 from grpo_verl_ext import catalogue, losses
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.algorithms.validation import TensorError
-from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, evaluation
+from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.utils.errors import SettingError
@@ -149,7 +149,7 @@ def test_equals_the_registered_loss(name: str, dtype: torch.dtype) -> None:
     mask = batch.response_mask
     config = verls_config(algorithm, int(mask.sum()))
     first, second = log_prob.clone().requires_grad_(), log_prob.clone().requires_grad_()
-    statistic = evaluation.statistic(algorithm.loss, batch.tokens, batch.prompt, config)
+    statistic = compute.statistic(algorithm.loss, batch.tokens, batch.prompt, config)
     with wire.GROUPS.set(groups_by_hand(log_prob, old, mask)), wire.STATISTIC.set(statistic):
         expected, metrics = POLICY_LOSS_REGISTRY[algorithm.loss.name](
             old_log_prob=old, log_prob=first, advantages=advantages, response_mask=mask, config=config

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
-from grpo_verl_ext.preflight import algorithm, environment, tested, values
+from grpo_verl_ext.preflight import algorithm, environment, rows, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.cpu.checks import CPU
@@ -95,7 +95,7 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
 
 def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     if name == "tested":
-        yield from tested.untested(config)
+        yield from rows.untested(config)
     if name == _PROBE:
         from grpo_verl_ext.proof.judge import judgements  # which fails on a verl with other functions
 
@@ -128,7 +128,7 @@ def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
 
 def _names() -> list[str]:
     """Return the names of all checks, rows and judgements, in the order of the checks."""
-    of_rows = (name for name, _ in tested.all_needs())
+    of_rows = (name for name, _ in rows.all_needs())
     return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *_JUDGEMENTS)))
 
 

@@ -34,10 +34,10 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import features
-from grpo_verl_ext.verl_plugin.algorithms import is_of
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
+from grpo_verl_ext.verl_plugin.registries import is_of
 from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
 
 _PRESET = f"{SECTION}.preset"

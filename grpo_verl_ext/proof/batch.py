@@ -22,7 +22,7 @@ from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import evaluation
+from grpo_verl_ext.catalogue import compute
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
 
@@ -86,9 +86,9 @@ class Rollout:
         )
 
     @property
-    def tokens(self) -> evaluation.Tokens:
+    def tokens(self) -> compute.Tokens:
         """What a loss gets of the responses."""
-        return evaluation.Tokens(self.log_prob, self.old_log_prob, self.advantages, self.response_mask)
+        return compute.Tokens(self.log_prob, self.old_log_prob, self.advantages, self.response_mask)
 
     def to(self, dtype: torch.dtype) -> Rollout:
         """Return the same with other floating-point numbers."""
@@ -131,11 +131,11 @@ class Rollout:
         log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
         rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
         loss = catalogue.LOSSES.get(str(actor.policy_loss.loss_mode)) if is_ours else None
-        statistic: Any = loss and evaluation.statistic(loss, self.tokens, self.prompt, actor)
+        statistic: Any = loss and compute.statistic(loss, self.tokens, self.prompt, actor)
         groups: Any = None
         if isinstance(loss, catalogue.GroupLoss):
             alpha = alpha_of(actor.policy_loss)
-            groups = evaluation.group_rows(self.tokens, self.prompt, statistic, alpha, anchor)
+            groups = compute.group_rows(self.tokens, self.prompt, statistic, alpha, anchor)
         for numbers in (numbers for rank in ranks for numbers in rank):
             output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
             width = max(rows.lengths[number] for number in numbers)

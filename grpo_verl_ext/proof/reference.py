@@ -18,7 +18,7 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import gvpo, kl
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.process import process_advantages
-from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, VerlsLoss, evaluation
+from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, VerlsLoss, compute
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.catalogue.clipped import clip_range
 from grpo_verl_ext.catalogue.gvpo import alpha_of
@@ -95,7 +95,7 @@ def _advantages(algorithm: Algorithm, training: Training, rows: Rollout, written
     options = Options.for_estimator(section, estimator.name)
     learnt, scale = adv.learnt_from(mask, options.budget_of_truncated), options.scale_rewards
     if estimator.needs_steps:
-        ends, baseline = rows.steps, evaluation.BASELINES[str(scale)]
+        ends, baseline = rows.steps, compute.BASELINES[str(scale)]
         return process_advantages(ends.rewards, ends.row, ends.end, learnt, rows.prompt, baseline=baseline)
     member = torch.ones_like(rows.prompt, dtype=torch.bool)
     if estimator.several_rewards:
@@ -104,10 +104,10 @@ def _advantages(algorithm: Algorithm, training: Training, rows: Rollout, written
         rewards = rows.rewards[:, : len(names)]
     else:
         rewards, weights = scores.sum(dim=-1), None
-    each = evaluation.response_advantages(
+    each = compute.response_advantages(
         estimator, rewards, rows.prompt, member, learnt, scale_rewards=scale, weights=weights
     )
-    advantages = evaluation.token_advantages(estimator, each, mask, learnt, rows.prompt)
+    advantages = compute.token_advantages(estimator, each, mask, learnt, rows.prompt)
     if options.gvpo_anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
         return advantages
     of_ref = sequence_sums(rows.ref_log_prob, mask)

@@ -23,7 +23,7 @@ from grpo_verl_ext.algorithms import gvpo, ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
-from grpo_verl_ext.catalogue import Estimator, evaluation
+from grpo_verl_ext.catalogue import Estimator, compute
 from grpo_verl_ext.catalogue.gvpo import ANCHORS, alpha_of
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
@@ -78,25 +78,25 @@ def _advantages(
     if estimator.needs_steps:
         if (steps := STEPS.get()) is None:
             raise _without(estimator, "step rewards", "and an agent loop ")
-        baseline = evaluation.BASELINES[str(options.scale_rewards)]
+        baseline = compute.BASELINES[str(options.scale_rewards)]
         return process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
     if estimator.several_rewards:
         if (rewards := SEVERAL_REWARDS.get()) is None:
             raise _without(estimator, "rewards but their sum")
         check_rows(rewards, group)
         weights = config.get("gdpo_reward_weights") or None
-        of_response = evaluation.response_advantages(
+        of_response = compute.response_advantages(
             estimator, rewards, group, rows.member, learnt, weights=weights
         )
         return adv.on_tokens(of_response[rows.last].to(token_level_rewards.dtype), learnt)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
     rewards, scale = adv.response_rewards(token_level_rewards), options.scale_rewards
-    of_response = evaluation.response_advantages(
+    of_response = compute.response_advantages(
         estimator, rewards, group, rows.member, learnt, scale_rewards=scale
     )
     of_session = of_response[rows.last].to(token_level_rewards.dtype)
-    return evaluation.token_advantages(estimator, of_session, response_mask, learnt, group)
+    return compute.token_advantages(estimator, of_session, response_mask, learnt, group)
 
 
 def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:

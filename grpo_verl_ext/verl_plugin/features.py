@@ -55,11 +55,9 @@ class Feature:
     """Agent loops of its own → the module that registers them."""
     options: type[Section] | None = None
     """The section ``algorithm.grpo_ext.NAME`` of another package's; its docstring describes the key."""
-    fields: tuple[str, ...] = ()
-    """Fields of verl's batch that its part in the trainer adds, a number for each response."""
     anchors: Mapping[str, str] = field(default_factory=dict)
-    """Value of ``gvpo_anchor`` → the one of `fields` with its log-probs; verl's distillation loss is then the
-    feature's own matter."""
+    """Value of ``gvpo_anchor`` → the field of the batch with its log-probs, which its part in the trainer adds by
+    `batch.fields.put`; verl's distillation loss is then the feature's own matter."""
 
 
 @functools.cache

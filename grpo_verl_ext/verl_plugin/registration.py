@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.cpu import is_cpu_chosen, sizes
 _REGISTERING = {
     ".rewards.manager": "verl.experimental.reward_loop.reward_manager",
     ".trainer_modes": "verl.trainer.ppo.v1",
-    ".algorithms": "verl.trainer.ppo.core_algos",
+    ".registries": "verl.trainer.ppo.core_algos",
 }
 """Modules that register by verl's own decorators, each after verl has imported the registry."""
 

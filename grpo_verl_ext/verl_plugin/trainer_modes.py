@@ -5,19 +5,15 @@ from typing import Any, ClassVar
 import ray
 from omegaconf import DictConfig, open_dict
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from grpo_verl_ext import catalogue
-from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
-from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.estimators import anchor_field, anchored_targets
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
+from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.gvpo.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
-from grpo_verl_ext.verl_plugin.wire import Field
 
 _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
@@ -27,31 +23,6 @@ def with_parts(worker: type, config: DictConfig) -> type:
     """Return a worker class of verl with the parts of the features that a training uses."""
     used = (each.worker for each in all_features() if each.worker and each.used(config))
     return type(worker.__name__, (*map(load_named, used), worker), {})
-
-
-class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """Give GVPO's loss targets for its anchor, and the workers the anchor's name."""
-
-    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Turn rewards into targets for an anchor other than the policy of the rollout."""
-        batch = super()._compute_advantage(batch, metrics)
-        if not catalogue.has_groups(self.config) or self._anchor == Field.OLD_LOG_PROBS:
-            return batch
-        rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, self._anchor, "advantages")
-        policy_loss = self.config.actor_rollout_ref.actor.policy_loss
-        flat = anchored_targets(rows, prompt_ids(batch), self._anchor, policy_loss)
-        targets = like(rows["response_mask"], flat)
-        return put(batch, {"advantages": targets, "returns": targets})
-
-    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Pass the workers the anchor's log-probs by name, and the number of prompts."""
-        batch.extra_info[Field.ANCHOR] = self._anchor
-        batch.extra_info[Field.NUM_GROUPS] = len(set(prompt_ids(batch)))
-        return super()._update_actor(batch, metrics)
-
-    @property
-    def _anchor(self) -> str:
-        return anchor_field(Options.from_config(self.config.algorithm).gvpo_anchor)
 
 
 class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported

@@ -28,9 +28,9 @@ from verl.trainer.ppo import core_algos
 from grpo_verl_ext import catalogue, preflight
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.options import section_in
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 SITE_PACKAGES = Path(verl.__file__).parents[1]
 OF_THE_MACHINE = ("device", "rollout-engine", "queue", "task", "data", "model")

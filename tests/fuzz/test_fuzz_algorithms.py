@@ -23,8 +23,8 @@ from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.proof.invariance import OUR_CASES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps
 
 NAN, INF = float("nan"), float("inf")

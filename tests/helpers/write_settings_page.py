@@ -7,9 +7,9 @@ from typing import Any
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, REWARD_MANAGER, ROLLOUT, SECTION
 from grpo_verl_ext.utils.options import Section, said_of, section_in
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, option_models
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

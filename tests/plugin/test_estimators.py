@@ -20,8 +20,8 @@ from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token
 from grpo_verl_ext.algorithms.advantages import learnt_from
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 
 F64 = torch.float64
 # Prompts x (3 responses), y (2), z (1) and verl's padding, in the order in which sessions finish.

@@ -95,7 +95,7 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
             "verl_plugin.cpu.engines",
             "verl_plugin.wire",
             "verl_plugin.trainer_modes",
-            "verl_plugin.algorithms",
+            "verl_plugin.registries",
         ),
         *("verl_plugin.mini_batch.worker", "verl_plugin.gvpo.worker", "verl_plugin.loss_config"),
     ],

@@ -16,11 +16,11 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case
 from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps
 
 ACTOR = "actor_rollout_ref.actor"

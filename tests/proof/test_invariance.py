@@ -16,7 +16,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import PRESETS, evaluation
+from grpo_verl_ext.catalogue import PRESETS, compute
 from grpo_verl_ext.catalogue.gvpo import GVPO
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.proof import invariance
@@ -99,8 +99,8 @@ def test_gvpo_is_measured_at_a_later_update_with_groups_of_four_and_three():
     sums = [sum((new - old)[mask].tolist()) for new, old, mask in columns]
     means = [sum(sums[i : i + 4]) / size for i, size in ((0, 4), (4, 4), (8, 4), (12, 3))]
     rows = [5, 0, 15, 13]  # 15 is padding
-    statistic = evaluation.statistic(GVPO.loss, batch.tokens, batch.prompt, actor_config(CASES["gvpo"]))
-    groups = evaluation.group_rows(batch.tokens, batch.prompt, statistic)
+    statistic = compute.statistic(GVPO.loss, batch.tokens, batch.prompt, actor_config(CASES["gvpo"]))
+    groups = compute.group_rows(batch.tokens, batch.prompt, statistic)
     assert groups.size[rows].tolist() == [4, 4, 3, 3]
     assert groups.drift[rows].tolist() == pytest.approx([means[1], means[0], 0.0, means[3]], rel=1e-12)
     assert all(abs(mean) > 1e-2 for mean in means)

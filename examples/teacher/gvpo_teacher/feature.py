@@ -140,6 +140,5 @@ TEACHER = Feature(
     trainer="gvpo_teacher.trainer:TeacherMixin",
     worker="gvpo_teacher.worker:WithoutVerlsLoss",
     options=TeacherOptions,
-    fields=(LOG_PROB,),
     anchors={"teacher": LOG_PROB},
 )

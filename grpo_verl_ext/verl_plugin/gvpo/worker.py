@@ -14,7 +14,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
 from grpo_verl_ext.algorithms.advantages import per_response
-from grpo_verl_ext.catalogue.evaluation import SUMMED_METRICS
+from grpo_verl_ext.catalogue.compute import SUMMED_METRICS
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker

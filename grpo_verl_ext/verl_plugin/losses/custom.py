@@ -23,7 +23,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import MiniBatchStatistic, PerToken, TokenLoss
-from grpo_verl_ext.verl_plugin.algorithms import function_of
+from grpo_verl_ext.verl_plugin.registries import function_of
 
 
 @overload

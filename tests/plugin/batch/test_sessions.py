@@ -24,9 +24,9 @@ from verl.trainer.ppo.core_algos import FixedKLController
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.batch.sessions import is_padding, last_outputs
 from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, BatchSteps
 
 F64 = torch.float64

@@ -20,14 +20,14 @@ from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.algorithms.gvpo import GroupRows
-from grpo_verl_ext.catalogue import evaluation, mode_of
+from grpo_verl_ext.catalogue import compute, mode_of
 from grpo_verl_ext.preflight.algorithm import check_pair
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout, cut
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, Case
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.algorithms import LOSS_FUNCTIONS
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
+from grpo_verl_ext.verl_plugin.registries import LOSS_FUNCTIONS
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
@@ -248,7 +248,7 @@ def metrics_through_verl(
                 at_first_update(len(rows), config.rollout_n),
                 catalogue.LOSSES[config.policy_loss.loss_mode],
             )
-            statistic = evaluation.statistic(loss, batch.tokens, batch.prompt, config)
+            statistic = compute.statistic(loss, batch.tokens, batch.prompt, config)
             if statistic is not None:
                 statistic = statistic[rows, : max(batch.lengths[row] for row in rows)]
             with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):

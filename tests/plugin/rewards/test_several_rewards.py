@@ -19,8 +19,8 @@ from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_rewards
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS

@@ -23,9 +23,9 @@ from verl.utils import tensordict_utils as tu
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.steps import StepRewardError, last_token, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
-from grpo_verl_ext.verl_plugin.algorithms import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
+from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import StepRewardOutput

@@ -20,7 +20,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss, evaluation
+from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss, compute
 from grpo_verl_ext.catalogue.averages import MiniBatch
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODE
@@ -50,12 +50,12 @@ def _token_loss_function(loss: TokenLoss) -> _PolicyLoss:
         rollout_is_weights: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        tokens, statistic = evaluation.Tokens(log_prob, old_log_prob, advantages, response_mask), None
+        tokens, statistic = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), None
         if loss.needs is not None:
             if (found := STATISTIC.get()) is None:
                 raise _needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
             statistic = found.to(response_mask.device)
-        return evaluation.token_loss(loss, tokens, config, statistic, rollout_is_weights)
+        return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
 
     # `losses.custom` tells owners by module and name: importing the same file twice is harmless.
     loss_fn.__module__, loss_fn.__doc__ = loss.per_token.__module__, loss.per_token.__doc__
@@ -88,12 +88,12 @@ def _group_loss_function(group_loss: GroupLoss) -> _PolicyLoss:
         options, groups = options_of(group_loss, config.policy_loss), GROUPS.get()
         if groups is None:
             raise _needs_our_trainer(group_loss, "the groups of its responses", "tell a loss")
-        tokens = evaluation.Tokens(log_prob, old_log_prob, advantages, response_mask)
-        found = evaluation.group_loss(options, tokens, groups, config)
+        tokens = compute.Tokens(log_prob, old_log_prob, advantages, response_mask)
+        found = compute.group_loss(options, tokens, groups, config)
         if (sums := UPDATE_SUMS.get()) is not None:
             mini_batch = MiniBatch.from_config(config)
             sums.weights.index_add_(0, groups.index, found.weights.to(sums.weights.dtype))
-            parts = [evaluation.mini_batch_mean(each.detach(), mini_batch) for each in found.moments[3:]]
+            parts = [compute.mini_batch_mean(each.detach(), mini_batch) for each in found.moments[3:]]
             sums.fit.add_(torch.stack(parts))
         return found.loss, found.metrics
 

@@ -1,0 +1,36 @@
+"""GVPO's part in verl's trainer: targets for its anchor, and the anchor's name for the workers."""
+
+from typing import Any
+
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.estimators import anchor_field, anchored_targets
+from grpo_verl_ext.verl_plugin.wire import Field
+
+
+class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Give GVPO's loss targets for its anchor, and the workers the anchor's name."""
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Turn rewards into targets for an anchor other than the policy of the rollout."""
+        batch = super()._compute_advantage(batch, metrics)
+        if not catalogue.has_groups(self.config) or self._anchor == Field.OLD_LOG_PROBS:
+            return batch
+        rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, self._anchor, "advantages")
+        policy_loss = self.config.actor_rollout_ref.actor.policy_loss
+        flat = anchored_targets(rows, prompt_ids(batch), self._anchor, policy_loss)
+        targets = like(rows["response_mask"], flat)
+        return put(batch, {"advantages": targets, "returns": targets})
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Pass the workers the anchor's log-probs by name, and the number of prompts."""
+        batch.extra_info[Field.ANCHOR] = self._anchor
+        batch.extra_info[Field.NUM_GROUPS] = len(set(prompt_ids(batch)))
+        return super()._update_actor(batch, metrics)
+
+    @property
+    def _anchor(self) -> str:
+        return anchor_field(Options.from_config(self.config.algorithm).gvpo_anchor)
