@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.proof import invariance
+from grpo_verl_ext.proof import invariance, largest
 from grpo_verl_ext.utils import plotting
-from grpo_verl_ext.utils.measured import largest
 
 FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
 OWNERS = {"verl": invariance.VERL_CASES, "ours": (*invariance.OUR_CASES, *invariance.PRESET_CASES)}

@@ -5,7 +5,7 @@ python3 -m verl.trainer.main_ppo +algo=grpo actor_rollout_ref.actor.policy_loss.
 grpo-verl-ext invariance --loss soft_ratio --loss-agg-mode seq-mean-token-mean
 """
 
-from grpo_verl_ext.verl_plugin.losses.custom import token_loss
+from grpo_verl_ext.verl_plugin.own_loss import token_loss
 
 
 @token_loss

@@ -6,7 +6,7 @@ python3 -m verl.trainer.main_ppo +algo=grpo actor_rollout_ref.actor.policy_loss.
   actor_rollout_ref.rollout.calculate_log_probs=false …
 """
 
-from grpo_verl_ext.verl_plugin.losses.custom import token_loss
+from grpo_verl_ext.verl_plugin.own_loss import token_loss
 
 
 @token_loss

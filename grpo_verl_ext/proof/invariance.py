@@ -22,13 +22,13 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOSS_AGG_MODES
 from grpo_verl_ext.catalogue.grpo import GRPO
+from grpo_verl_ext.proof import largest
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe
 from grpo_verl_ext.proof.reference import VERLS_LOSSES
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, ESTIMATOR, LOSS, MODE, POLICY_LOSS, SCALE_FACTOR
-from grpo_verl_ext.utils.measured import largest
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.loss_config import check_loss

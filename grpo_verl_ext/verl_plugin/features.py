@@ -56,8 +56,8 @@ class Feature:
     options: type[Section] | None = None
     """The section ``algorithm.grpo_ext.NAME`` of another package's; its docstring describes the key."""
     anchors: Mapping[str, str] = field(default_factory=dict)
-    """Value of ``gvpo_anchor`` → the field of the batch with its log-probs, which its part in the trainer adds by
-    `batch.fields.put`; verl's distillation loss is then the feature's own matter."""
+    """Value of ``gvpo_anchor`` → the field with its log-probs, which its trainer adds (`batch.fields.put`);
+    verl's distillation loss is then the feature's own matter."""
 
 
 @functools.cache

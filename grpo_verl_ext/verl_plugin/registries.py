@@ -57,7 +57,7 @@ def _token_loss_function(loss: TokenLoss) -> _PolicyLoss:
             statistic = found.to(response_mask.device)
         return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
 
-    # `losses.custom` tells owners by module and name: importing the same file twice is harmless.
+    # `own_loss` tells owners by module and name: importing the same file twice is harmless.
     loss_fn.__module__, loss_fn.__doc__ = loss.per_token.__module__, loss.per_token.__doc__
     return loss_fn
 

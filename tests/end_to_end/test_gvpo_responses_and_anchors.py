@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from verl_runs import OURS, UNTESTED, train
 
+from grpo_verl_ext.proof import largest
 from grpo_verl_ext.tasks.chain_sum.prepared import chain_sum_folder
 from grpo_verl_ext.tasks.chain_sum.problems import wanted_response
 from grpo_verl_ext.tasks.folders import read_parquet
-from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 from verl_runs import UNTESTED, killed_after, train
 
-from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.proof import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

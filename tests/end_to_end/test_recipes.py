@@ -13,10 +13,10 @@ from reasoning_gym_data import GymSettings, prepare_reasoning_gym
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from verl_runs import Run, train
 
+from grpo_verl_ext.proof import largest
 from grpo_verl_ext.rewards.rules import TAGS, answer_of
 from grpo_verl_ext.tasks.folders import verl_row, write_rows
 from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
-from grpo_verl_ext.utils.measured import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -7,7 +7,7 @@ import pytest
 from ray_cluster import QUIET, Node, ray_cluster
 from verl_runs import OURS, UNTESTED, Run, train
 
-from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.proof import largest
 
 pytestmark = pytest.mark.e2e
 

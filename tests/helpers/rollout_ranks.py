@@ -20,7 +20,7 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo import padding_utils
 
-from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import compose, wire
 from grpo_verl_ext.verl_plugin.mini_batch import plan as group_plan
 

@@ -89,7 +89,7 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
             "verl_plugin.usage",
             "verl_plugin.cpu.platform",
             "verl_plugin.registration",
-            "verl_plugin.losses.custom",
+            "verl_plugin.own_loss",
         ),
         *(
             "verl_plugin.cpu.engines",

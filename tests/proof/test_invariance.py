@@ -19,7 +19,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from grpo_verl_ext.catalogue import PRESETS, compute
 from grpo_verl_ext.catalogue.gvpo import GVPO
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.proof import invariance
+from grpo_verl_ext.proof import invariance, largest
 from grpo_verl_ext.proof.batch import SPLITS, cut
 from grpo_verl_ext.proof.invariance import (
     COVERED,
@@ -30,7 +30,6 @@ from grpo_verl_ext.proof.invariance import (
     Case,
     measure,
 )
-from grpo_verl_ext.utils.measured import largest
 
 DTYPES = (torch.float32, torch.float64)
 CASES = {case.name: case for case in OUR_CASES}

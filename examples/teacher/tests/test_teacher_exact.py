@@ -23,7 +23,7 @@ from rollout_ranks import (
     variant,
 )
 
-from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.proof import largest
 
 F64 = torch.float64
 MICRO_BATCH, RANKS = "micro-batch", "ranks"

@@ -34,7 +34,7 @@ from rollout_ranks import (
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import gvpo_terms
-from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.wire import Field
 

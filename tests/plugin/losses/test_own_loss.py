@@ -14,7 +14,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_poli
 
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.proof.invariance import Case, measure, own_case
-from grpo_verl_ext.verl_plugin.losses.custom import token_loss
+from grpo_verl_ext.verl_plugin.own_loss import token_loss
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "losses"
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")

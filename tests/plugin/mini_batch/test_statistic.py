@@ -23,7 +23,7 @@ from rollout_ranks import (
 )
 from torch import Tensor
 
-from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import wire
 
 F64 = torch.float64

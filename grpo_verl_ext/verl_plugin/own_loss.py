@@ -1,7 +1,7 @@
 """A loss of your own: from what it does to a token to normalisation, metrics and the invariance test.
 
     # my_losses.py
-    from grpo_verl_ext.verl_plugin.losses.custom import token_loss
+    from grpo_verl_ext.verl_plugin.own_loss import token_loss
 
     @token_loss
     def reinforce(log_prob, old_log_prob, advantages, response_mask, config):

@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from grpo_verl_ext.utils.measured import largest
+from grpo_verl_ext.proof import largest
 
 
 @pytest.mark.parametrize("errors", list(permutations((0.0, math.nan, 1e-16))))

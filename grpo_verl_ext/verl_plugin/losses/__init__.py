@@ -1,1 +1,0 @@
-"""Losses of a user's own."""
