@@ -80,11 +80,7 @@ def _prepared_first(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def prepare_training(config: DictConfig) -> None:
-    """Prepare a training once if it uses the package, and leave every other as it is.
-
-    Raises:
-        SystemExit: the training is refused, or only to be checked.
-    """
+    """Prepare a training once if it uses the package, and leave every other as it is."""
     from grpo_verl_ext.verl_plugin import usage
 
     if os.environ.get(CHECK_VARIABLE, "") not in ("", "0"):

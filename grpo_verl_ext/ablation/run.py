@@ -118,9 +118,7 @@ def _check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
     Two commits with changes are never known to be the same. A run without a step begins anew.
     """
     record = read_record(run)
-    if record is None or not (
-        record.inputs and status_of(run).has_steps
-    ):  # a model and data are hashed whole
+    if record is None or not (record.inputs and status_of(run).has_steps):
         return
     now = _made_with(inputs_of(run))
     words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}

@@ -63,11 +63,7 @@ _listeners: list[Callable[[Estimator | Loss], None]] = []
 
 
 def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
-    """Add an algorithm to the catalogue; ``algo/NAME.yaml`` in the folder ``presets`` is its preset.
-
-    Raises:
-        RecordError: a name is taken, or the preset says something else than the record.
-    """
+    """Add an algorithm to the catalogue; ``algo/NAME.yaml`` in the folder ``presets`` is its preset."""
     name, estimator, loss = algorithm.name, algorithm.estimator, algorithm.loss
     if name in ALGORITHMS:
         raise RecordError(name, "name", name, "an algorithm of this name is there already")
@@ -85,9 +81,6 @@ def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
             if mine[key].default != theirs[key].default:
                 why = f"its default is another than in the loss {other.name}"
                 raise RecordError(name, "options", key, why)
-    ALGORITHMS[name] = algorithm
-    if preset is not None:
-        PRESETS[name] = preset
     if isinstance(loss, VerlsLoss):
         VERLS_LOSSES.setdefault(loss.name, loss)
     own: tuple[tuple[dict[str, Any], Any], ...] = ((ESTIMATORS, estimator), (LOSSES, loss))
@@ -97,6 +90,9 @@ def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
             table[record.name] = record
             for listener in _listeners:
                 listener(record)
+    ALGORITHMS[name] = algorithm
+    if preset is not None:
+        PRESETS[name] = preset
 
 
 def listen(listener: Callable[[Estimator | Loss], None]) -> None:

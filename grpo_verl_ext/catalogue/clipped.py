@@ -29,7 +29,10 @@ def clipped_loss(name: str, average: Average) -> TokenLoss:
         clipped_surrogate,
         average,
         token_events,
-        keywords=lambda config: {**clip_range(config), "clip_ratio_c": config.clip_ratio_c},
+        keywords=lambda config: {
+            **clip_range(config),
+            "clip_ratio_c": config.clip_ratio_c and float(config.clip_ratio_c),
+        },
         settings=(check_clip_range,),
     )
 

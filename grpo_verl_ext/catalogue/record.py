@@ -25,8 +25,8 @@ PerToken = Callable[..., Tensor]
 """(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
 
 What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``. ``config`` is
-verl's ActorConfig; a loss with options reads them from ``config.policy_loss``. A loss that `Loss.needs` a
-statistic gets it as the last argument, (B, T), 0 under the mask.
+verl's ActorConfig, or what `TokenLoss.keywords` makes of it. A loss that `Loss.needs` a statistic gets it as
+the last argument, (B, T), 0 under the mask.
 """
 _Events = Callable[..., "TokenEvents"]
 """(log-ratio, advantages, response_mask, config) → the tokens that the loss cut off, for the metrics."""

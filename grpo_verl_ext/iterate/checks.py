@@ -50,6 +50,9 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
     for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:
         if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")
+    if "hf_model" not in (saved := rounds[0].actor_rollout_ref.actor.checkpoint.save_contents):
+        why = f"policy.overrides: {ACTOR}.checkpoint.save_contents is {saved}, without a policy for the next"
+        raise IterateError(f"{why} round. Add hf_model to it")
     of_steps = settings.reward_model.step_label is not None
     if asks_model and catalogue.learns_from_steps(own) != of_steps:
         raise IterateError(

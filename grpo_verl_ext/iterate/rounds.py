@@ -115,7 +115,10 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
+        if this.number > 1:
+            _check_saved(this.before.model)
         run.go()
+    _check_saved(this.model)
     metrics = run.metrics()
     return {
         name: {
@@ -123,6 +126,14 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
         }
         for name, step in (("validation_before", 0), ("validation_after", run.steps))
     }
+
+
+def _check_saved(policy: Path) -> None:
+    if not ((policy / "config.json").is_file() and [*policy.glob("*.safetensors")]):
+        raise IterateError(
+            f"{policy} has no policy, which verl saves at the end of a round and the next one begins with; "
+            f"type folder=<a new folder>"
+        )
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:

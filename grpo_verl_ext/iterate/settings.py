@@ -127,9 +127,8 @@ class Round:
         words = [
             *(f"trainer.test_freq={self.settings.policy.steps}", "trainer.save_freq=4"),
             "trainer.max_actor_ckpt_to_keep=1",
-            *self.settings.policy.overrides,
-            # verl saves the policy as a Hugging Face folder, too
             f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
+            *self.settings.policy.overrides,
             f"data.seed={self.seed}",
             f"++actor_rollout_ref.rollout.seed={self.seed}",
         ]

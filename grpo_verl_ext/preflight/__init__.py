@@ -40,11 +40,7 @@ _OF_UPDATES = ("tested", "settings", _PROBE)
 
 
 def check_training(config: DictConfig) -> None:
-    """Refuse a configuration that would fail in Ray or train another algorithm than the one it names.
-
-    Raises:
-        SettingError: the first refusal: key, value seen, valid values and the line to type.
-    """
+    """Refuse a configuration that would fail in Ray or train another algorithm than the one it names."""
     for found in findings(config):
         if found.severity is Severity.ERROR:
             raise SettingError.of(found.problem)
@@ -81,7 +77,7 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     if any(each.severity is Severity.ERROR for each in wrong):
         return
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
-    left_out = {*silenced, *(_OF_UPDATES if only_validates else ())}
+    left_out = {*silenced} - {_PROBE} | {*(_OF_UPDATES if only_validates else ())}
     said, refused = set[str](), False
     for name in _names():
         for found in _caught(name, _of_check(name, config, words)) if name not in left_out else ():

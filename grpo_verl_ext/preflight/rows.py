@@ -1,6 +1,6 @@
 """Find what a training asks for beyond what its features, estimator and loss were tested with, by their rows.
 
-Where verl's driver does not run this check, losses with a statistic refuse at their first call.
+Where verl's driver does not run this check, losses with a statistic refuse at their first call, features not.
 """
 
 from collections.abc import Iterator
@@ -126,6 +126,11 @@ def _shared(name: str, used: Condition, *rows: In) -> Feature:
 
 
 _SHARED = (
+    _shared(
+        "gvpo-anchor",
+        lambda config: not catalogue.has_groups(config),
+        *refused(In(ANCHOR, ("old", None), "is read by the loss gvpo alone", line=Line(f"~{ANCHOR}"))),
+    ),
     _shared(
         "engine",
         catalogue.knows,

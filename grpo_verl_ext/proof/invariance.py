@@ -145,9 +145,6 @@ def measure(
 
     Tokens' losses can cancel in a value, and rounding is then large beside it. Its scale is at least Σ |g|,
     the sum of the sizes of these losses where they are −ρA.
-
-    Raises:
-        ValueError: there is nothing to measure.
     """
     cases, dtypes = tuple(cases), tuple(dtypes)
     if not (cases and dtypes and dp_sizes):
@@ -182,9 +179,6 @@ def own_case(
 
     Args:
         loss_agg_mode: None for verl's default, ``token-mean``; ``loss_scale_factor`` likewise.
-
-    Raises:
-        ValueError: no such loss is registered with verl, or a training would refuse the configuration.
     """
     if loss_mode is None:
         options = {"--loss-agg-mode": loss_agg_mode, "--loss-scale-factor": loss_scale_factor}
@@ -209,14 +203,7 @@ def own_case(
 
 
 def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case | None = None) -> bool:
-    """Measure and print; return False if one of our losses has not `_Measurement.passed`.
-
-    Args:
-        own: a user's loss to measure instead of ours.
-
-    Raises:
-        ValueError: there is nothing to measure.
-    """
+    """Measure and print; return False if one of our losses has not `_Measurement.passed`."""
     ours = list(measure((*OUR_CASES, *PRESET_CASES) if own is None else (own,), seed=seed))
     all_ = ours + (list(measure(VERL_CASES, seed=seed)) if include_verl else [])
     passed = all(m.passed for m in ours)

@@ -98,12 +98,7 @@ class _Probe:
 
 
 def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield the findings about what would be trained, without notes.
-
-    Args:
-        config: as composed.
-        words: of the command line, which the messages tell from values of a file.
-    """
+    """Yield the findings about what would be trained, without notes."""
     import_external_libs(setting(config, "actor_rollout_ref.model.external_lib"))  # as the workers do
     if not _is_registered(config):
         return
@@ -236,13 +231,7 @@ def _percent(share: float) -> str:
 
 
 def unread(config: DictConfig, words: Sequence[str], default: DictConfig) -> Iterator[Finding]:
-    """Yield a note for each word of the command line that changes nothing of the gradient.
-
-    Args:
-        config: as composed.
-        words: of the command line.
-        default: verl's own configuration.
-    """
+    """Yield a note for each word of the command line that changes nothing of the gradient."""
     if not _is_registered(config):
         return
     own = of_probe(config)
@@ -280,11 +269,7 @@ def _without(key: str) -> Line:
 
 
 def presets_on(default: DictConfig) -> Iterator[tuple[str, float]]:
-    """Yield each preset, and how far its gradient by this verl is from its record's; NaN if that is none.
-
-    Args:
-        default: verl's own configuration.
-    """
+    """Yield each preset, and how far its gradient by this verl is from its record's; NaN if that is none."""
     for name, preset in PRESETS.items():
         config = changed(of_probe(default), preset.leaves)
         rollout = rollout_for(config)

@@ -40,6 +40,12 @@ def reported_name(name: str) -> str:
     return f"{Path(where).stem}.{function}" if colon else name
 
 
+def is_here(name: str) -> bool:
+    """Whether the function's file, or the package that its dotted name begins with, exists here."""
+    where, colon, _ = _parts(name)
+    return Path(where).is_file() if colon else importlib.util.find_spec(where.split(".")[0]) is not None
+
+
 def file_of(name: str) -> Path | None:
     """Return the file of the function's module; None where there is none here."""
     where, colon, _ = _parts(name)

@@ -28,11 +28,7 @@ class StepRewardError(ValueError):
 
 
 def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
-    """Return the position of each step's last token.
-
-    Raises:
-        StepRewardError: the reported steps are not those of such a response.
-    """
+    """Return the position of each step's last token."""
     key, ends = _checked(reported, len(decode(ids)), len(ids))
     return ends if key == TOKEN_ENDS else [last_token(decode, ids, end) for end in ends]
 

@@ -31,9 +31,6 @@ def git_revision(sources: Path = _SOURCES) -> str | None:
 
     What differs is a tracked file anywhere in the checkout, or a new one beside the sources, which may be
     imported.
-
-    Raises:
-        CheckoutError: git refuses to read the checkout, such as one that is another user's.
     """
 
     def git(*words: str) -> str:

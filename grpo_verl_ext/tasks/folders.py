@@ -99,7 +99,7 @@ class PreparedFolder:
         except (DocumentError, OSError) as error:
             raise self._unusable(_MANIFEST, f"it is not a manifest ({error})") from error
         digests = manifest.get("sha256")
-        if not isinstance(digests, dict):
+        if not isinstance(digests, dict) or not digests:
             raise self._unusable(_MANIFEST, "it is not a manifest (it has no sha256 for each file)")
         if manifest.get("format") != self.format:
             why = f"its format is {manifest.get('format')}, this version reads {self.format}"

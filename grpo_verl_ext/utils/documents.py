@@ -63,11 +63,7 @@ def read_json(file: Path, kind: type[_Kind]) -> _Kind:
 
 
 def parse_json(content: bytes | str, kind: type[_Kind]) -> _Kind:
-    """Return JSON as a dataclass or another type of pydantic's; nothing is converted: a program wrote it.
-
-    Raises:
-        DocumentError: the content is not JSON, or a key is missing, unknown or of another type.
-    """
+    """Return JSON as a dataclass or another type of pydantic's; nothing is converted: a program wrote it."""
     from pydantic import ValidationError
 
     try:
@@ -90,11 +86,7 @@ def read_lines(
     """Yield the JSON documents of a file, one a line; ``what`` they are is said where one does not fit.
 
     With ``only_whole`` a last line without a line end is left out: a program was killed, or is still writing.
-
-    Raises:
-        error: the file cannot be read, or a line does not fit. It is left in place.
     """
-    then = "It was left in place; move it away to continue without it"
     try:
         # As bytes: JSON may have Unicode's line separators, at which text mode would split a line.
         with file.open("rb") as lines:
@@ -104,9 +96,10 @@ def read_lines(
                 try:
                     yield parse_json(line, kind)
                 except DocumentError as wrong:
-                    raise error(f"{file}, line {number}, is no record of {what} ({wrong}). {then}") from wrong
+                    said = f"{file}, line {number}, is no record of {what} ({wrong}). It was left in place; "
+                    raise error(f"{said}correct it, or move it away to continue without it") from wrong
     except OSError as unreadable:
-        raise error(f"{file} cannot be read as {what} ({unreadable.strerror}). {then}") from unreadable
+        raise error(f"{file} cannot be read as {what} ({unreadable.strerror})") from unreadable
 
 
 def from_plain(content: object, kind: type[_Kind]) -> _Kind:
@@ -140,9 +133,6 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
 
     Keys, and values whose declared type is no number, are the text that was typed: ``on``, ``0.1`` and
     ``1e-6`` are not turned into Booleans and numbers there. ``${…}`` is resolved as OmegaConf does.
-
-    Raises:
-        error: no such file, invalid YAML, an unknown key, a missing value, or a value of the wrong type.
     """
     from omegaconf.errors import OmegaConfBaseException
     from pydantic import ValidationError

@@ -53,9 +53,6 @@ def appearing(target: Path) -> Iterator[Path]:
 
     Call it under ``locked(target)``: then no process still uses the folders that killed runs left, and they
     are removed first.
-
-    Raises:
-        FileExistsError: ``target`` is already there.
     """
     for abandoned in target.parent.glob(f".{target.name}.*.partial"):
         shutil.rmtree(abandoned)

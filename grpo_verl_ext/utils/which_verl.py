@@ -45,11 +45,7 @@ class WhichVerl:
 
 
 def which_verl() -> WhichVerl:
-    """Return the verl that Python would import here.
-
-    Raises:
-        UnsupportedVerlError: there is none, or none that is supported; the message has the line to type.
-    """
+    """Return the verl that Python would import here."""
     spec = find_spec("verl")
     if spec is None or spec.origin is None:
         has_metadata = any(distributions(name="verl"))

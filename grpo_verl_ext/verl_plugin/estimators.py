@@ -49,9 +49,9 @@ def estimator_function(estimator: Estimator) -> _VerlsCall:
         **_: object,
     ) -> tuple[Tensor, Tensor]:
         ids = [] if index is None else np.asarray(index).tolist()
-        if len(ids) != len(token_level_rewards):
+        if len(ids) != (rows := token_level_rewards.shape[:1].numel()):
             raise ValueError(
-                f"{estimator.name}: index has {len(ids)} prompt ids for {len(token_level_rewards)} rows; "
+                f"{estimator.name}: index has {len(ids)} prompt ids for {rows} rows; "
                 f"valid is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
             )
         found = _advantages(estimator, token_level_rewards, response_mask, ids, config or {})

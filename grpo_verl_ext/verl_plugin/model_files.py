@@ -30,11 +30,7 @@ def _local_folder(name: str) -> Path | None:
 
 
 def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
-    """Read the ``config.json`` of a model folder, which the setting ``key`` names.
-
-    Raises:
-        SettingError: the file is missing or not a JSON object; it is left in place.
-    """
+    """Read the ``config.json`` of a model folder, which the setting ``key`` names."""
     file = folder / "config.json"
     if not file.is_file():
         raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
@@ -45,15 +41,22 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
         raise SettingError(key, str(folder), why=why, fix=fix) from error
 
 
-def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> None:
-    """Refuse a local model folder without this head; nothing is known of a name on a hub.
+def has_chat_template(folder: Path) -> bool:
+    """Whether a model folder has a chat template, in a file of its own or in its tokenizer's settings."""
+    file = folder / "tokenizer_config.json"
+    is_in_settings = file.is_file() and b'"chat_template"' in file.read_bytes()
+    return is_in_settings or (folder / "chat_template.jinja").is_file()
+
+
+def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Path | None:
+    """Refuse a local model folder without this head, and return it; None for a name on a hub.
 
     ``head`` ends the architecture's name, such as ``ForSequenceClassification``; ``what`` is the wanted model
     in words.
     """
     folder = _local_folder(name)
     if folder is None:
-        return
+        return None
     fix = f"{key}=<folder of a {what}>"
     config = read_config(folder, key=key, fix=fix)
     architectures = config.get("architectures")
@@ -65,6 +68,7 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> No
     found = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
     if found != outputs:
         raise SettingError(key, name, why=f"it has {found} outputs", valid=f"{outputs}", fix=fix)
+    return folder
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,6 @@ def token_loss(per_token: PerToken | None = None, *, needs: MiniBatchStatistic |
         per_token: the loss; without it a decorator is returned.
         needs: a statistic of the whole mini-batch, which the loss gets as its last argument, (B, T). It needs
             a trainer mode of this package.
-
-    Raises:
-        ValueError: another package's loss has that name.
     """
     if per_token is None:
         return functools.partial(token_loss, needs=needs)

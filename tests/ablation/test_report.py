@@ -26,7 +26,7 @@ def test_costs_are_sums_and_a_peak(declared: Report) -> None:
 
 @pytest.fixture
 def unbegun(tmp_path: Path, grid_of) -> Path:
-    grid_of(["other|one", "grpo"], ["acc", "nowhere"], baseline=["grpo"], seeds=[1, 2, 3])
+    grid_of(["other.one", "grpo"], ["acc", "nowhere"], baseline=["grpo"], seeds=[1, 2, 3])
     return tmp_path
 
 
@@ -34,9 +34,9 @@ def unbegun(tmp_path: Path, grid_of) -> Path:
 def folder(unbegun: Path, leave) -> Path:
     """Two whole pairs; with seed 3 only the baseline is finished."""
     for variant, seed, values in (
-        *(("grpo", 1, [0.0, 0.0, 0.5]), ("other|one", 1, [0.0, 0.0, 0.75])),
-        *(("grpo", 2, [0.0, 0.0, 0.25]), ("other|one", 2, [0.0, 0.0, 0.75])),
-        *(("grpo", 3, [0.0, 0.0, 0.0]), ("other|one", 3, [0.0, 0.0])),
+        *(("grpo", 1, [0.0, 0.0, 0.5]), ("other.one", 1, [0.0, 0.0, 0.75])),
+        *(("grpo", 2, [0.0, 0.0, 0.25]), ("other.one", 2, [0.0, 0.0, 0.75])),
+        *(("grpo", 3, [0.0, 0.0, 0.0]), ("other.one", 3, [0.0, 0.0])),
     ):
         leave(
             variant, seed, {step: {"acc": value, "timing_s/step": 1.5} for step, value in enumerate(values)}
@@ -46,7 +46,7 @@ def folder(unbegun: Path, leave) -> Path:
 
 def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
     results = read_results(folder)
-    assert results.variants == ["grpo", "other|one"], "the baseline comes first"
+    assert results.variants == ["grpo", "other.one"], "the baseline comes first"
     base, other = (row for row in report_rows(results) if row["measure"] == "final")
     assert base["by_seed"] == {1: 0.5, 2: 0.25, 3: 0.0}
     assert (base["mean"], "versus_difference" in base) == (0.25, False)
@@ -60,7 +60,7 @@ def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
 
 # Areas over steps 0 … 2: 1/8 and 3/16 with seed 1, 1/16 and 3/16 with seed 2. The differences 1/16 and 1/8
 # have the mean 3/32 and the std √2/32; with t = 12.7062 (one degree of freedom) half the interval is 0.3971.
-BY_HAND = "other|one − grpo, area of acc, 2 starts: +0.094 (−0.303 … 0.491)"
+BY_HAND = "other.one − grpo, area of acc, 2 starts: +0.094 (−0.303 … 0.491)"
 NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a finding"
 """What a report no longer shows."""
 
@@ -72,8 +72,8 @@ def test_without_a_declaration_nothing_is_a_finding(folder: Path) -> None:
     assert said == [f"exploratory: {NOTHING_DECLARED}", BY_HAND]
     text = (folder / "report.md").read_text()
     assert f"- **exploratory**: {NOTHING_DECLARED}\n\n- {BY_HAND}\n" in text
-    assert r"| other\|one | 4 | 0 | 0.00 |" in text
-    assert "not finished, and left out: other|one/seed-3" in text
+    assert r"| other.one | 4 | 0 | 0.00 |" in text
+    assert "not finished, and left out: other.one/seed-3" in text
     content = json.loads((folder / "report.json").read_text())
     assert content["statements"] == [{"label": "exploratory", "sentence": NOTHING_DECLARED}]
     assert content["verdicts"] == content["checks"] == []

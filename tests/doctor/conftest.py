@@ -1,31 +1,11 @@
-"""A whole command line for the doctor, and Hydra's files parsed once."""
+"""A whole command line for the doctor."""
 
-import copy
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pandas
 import pytest
 import torch
-from hydra._internal.config_repository import ConfigRepository
 from safetensors.torch import save_file
-
-
-@pytest.fixture(scope="module", autouse=True)
-def each_file_is_parsed_once() -> Iterator[None]:
-    """Let Hydra parse each file once, not for each configuration, which takes half of the time."""
-    parse, parsed = ConfigRepository.load_config, dict[tuple[str, ...], Any]()
-
-    def load_config(repository: ConfigRepository, config_path: str) -> Any:
-        key = (config_path, *(source.path for source in repository.sources))
-        if key not in parsed:
-            parsed[key] = parse(repository, config_path)
-        return copy.deepcopy(parsed[key])
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ConfigRepository, "load_config", load_config)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -124,7 +124,7 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         ("text", "message"),
-        [("{half", "is not valid JSON"), ("[]", "is not valid JSON of a model (it is a list)")],
+        [("{half", "is not valid JSON"), ("[]", "is not valid JSON of a model (Input should be an object)")],
     )
     def test_a_corrupt_config(self, config: Config, model: Path, text: str, message: str) -> None:
         file = model / "config.json"

@@ -32,7 +32,7 @@ def _free_and_total(*_: object, **__: object) -> tuple[int, int]:
 
 DEVICE_MODULE = types.ModuleType(f"{__name__}.DEVICE_MODULE", "``torch.cpu``, and verl's other calls.")
 vars(DEVICE_MODULE).update(
-    vars(torch.cpu),
+    {name: value for name, value in vars(torch.cpu).items() if not name.startswith("__")},
     get_device_name=lambda *_, **__: "cpu",
     manual_seed=torch.manual_seed,
     manual_seed_all=torch.manual_seed,

@@ -15,7 +15,6 @@ class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Give GVPO's loss targets for its anchor, and the workers the anchor's name."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Turn rewards into targets for an anchor other than the policy of the rollout."""
         batch = super()._compute_advantage(batch, metrics)
         if not catalogue.has_groups(self.config) or self._anchor == Field.OLD_LOG_PROBS:
             return batch
@@ -26,7 +25,6 @@ class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return put(batch, {"advantages": targets, "returns": targets})
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Pass the workers the anchor's log-probs by name, and the number of prompts."""
         batch.extra_info[Field.ANCHOR] = self._anchor
         batch.extra_info[Field.NUM_GROUPS] = len(set(prompt_ids(batch)))
         return super()._update_actor(batch, metrics)

@@ -39,8 +39,8 @@ _REFERENCE_REFRESH = Feature(
                 when=If("algorithm.use_kl_in_reward", (False, None)),
             ),
             *(
-                In(f"actor_rollout_ref.model.{key}", (0, None), _ADAPTER, line=Line(f"~{_KEY}"))
-                for key in ("lora_rank", "lora.rank", "lora_adapter_path")
+                In(f"actor_rollout_ref.model.{key}", (*off, None), _ADAPTER, line=Line(f"~{_KEY}"))
+                for key, off in (("lora_rank", (0,)), ("lora.rank", (0,)), ("lora_adapter_path", ()))
             ),
             In(
                 "actor_rollout_ref.hybrid_engine",

@@ -1,6 +1,8 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
+import ast
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -31,7 +33,7 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.features import Feature
-from grpo_verl_ext.verl_plugin.model_files import check_head, model_shape
+from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template, model_shape
 from grpo_verl_ext.verl_plugin.rollout.checks import check_loops_of_data
 
 _MANAGER, _SERVED = "reward.reward_manager.name", "reward.reward_model.enable"
@@ -58,11 +60,33 @@ def _check_rewards(config: DictConfig) -> None:
     if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
         try:
             weighted_sum.check_weights(weights)
-            for name in weighted_sum.functions_in(weights):
+            for name in filter(functions.is_here, weighted_sum.functions_in(weights)):
                 functions.load_function(name)
         except ValueError as error:
-            if not isinstance(error.__cause__, ImportError | FileNotFoundError):
+            if not isinstance(error.__cause__, ImportError):
                 raise SettingError(f"{_ARGUMENTS}.weights", weights, seen=str(error)) from error
+
+
+def _check_reward_arguments(config: DictConfig) -> None:
+    """Refuse a function that cannot take ``reward_kwargs``, perhaps a task's; verl would only log the error.
+
+    Its file is read and not run. Nothing is said of a name that the file mentions again, or may import.
+    """
+    reward = config.reward.custom_reward_function
+    file, name = Path(str(reward.path or "").removeprefix("file://")).expanduser(), str(reward.name)
+    try:
+        read = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    said = [getattr(node, each, None) for node in ast.walk(read) for each in ("name", "asname", "id")]
+    for each in read.body if said.count(name) == 1 and "*" not in said else ():
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
+            taken = {argument.arg for argument in (*each.args.args, *each.args.kwonlyargs)}
+            unknown = [key for key in setting(config, _ARGUMENTS, {}) if key not in taken]
+            if unknown and each.args.kwarg is None and not each.decorator_list:
+                why = f"{name} in {file} has no parameter {unknown[0]}"
+                fix = Line(f"~{_ARGUMENTS}", more=f", or let the parameters of {name} end with **_")
+                raise SettingError(_ARGUMENTS, unknown, why=why, fix=fix)
 
 
 def _check_reward_model(config: DictConfig) -> None:
@@ -83,13 +107,17 @@ def _check_reward_model(config: DictConfig) -> None:
         why += f"calls {_MANAGER}={manager}"
         raise SettingError(_SERVED, True, why=why, valid="false", fix=Line(f"{_SERVED}=false"))
     of_steps = catalogue.learns_from_steps(config)
-    check_head(
+    folder = check_head(
         options.path,
         key=path,
         head="ForTokenClassification" if of_steps else "ForSequenceClassification",
         outputs=2 if of_steps else 1,
         what="token classifier with two outputs" if of_steps else "sequence classifier with one output",
     )
+    if folder is not None and options.chat_template and not has_chat_template(folder):
+        off = f"{SECTION}.reward_model.chat_template"
+        why = f"{off} is true, and its tokenizer has no chat template"
+        raise SettingError(path, options.path, why=why, fix=Line(f"{off}=false"))
 
 
 def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
@@ -150,7 +178,8 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
         why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
         why += "prompt is cut off before its budget, by which punishment and masking know a truncated one"
         valid = f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}"
-        fix = Line(f"{key}={room}") if room > 0 else f"{MODEL}=<another>"
+        other = f", or {ROLLOUT}.max_model_len={data.max_prompt_length + budget} where the model has that"
+        fix = Line(f"{key}={room}", more=other) if room > 0 else f"{MODEL}=<another>"
         yield Problem(key, data.max_response_length, fix, why, valid)
 
 
@@ -272,6 +301,7 @@ _SEVERAL_REWARDS = Feature(
 _REWARD_MODELS = Feature(
     checks={
         "reward-weights": _check_rewards,
+        "reward-arguments": _check_reward_arguments,
         "reward-model": _check_reward_model,
         "dynamic-sampling": _check_dynamic_sampling,
     },

@@ -23,7 +23,11 @@ from grpo_verl_ext.utils.files import write_whole
 
 _SECTION = "algorithm.grpo_ext.stored_responses"
 _PLAIN = BeforeValidator(  # numpy's numbers, too, as parquet files have them
-    lambda given: np.asarray(given).tolist() if isinstance(given, list | tuple | np.ndarray) else given
+    lambda given: (
+        [each.item() if isinstance(each, np.generic) else each for each in given]
+        if isinstance(given, list | tuple | np.ndarray)
+        else given
+    )
 )
 
 
@@ -41,7 +45,7 @@ class _Tokens(BaseModel):
     model_config = ConfigDict(strict=True)
 
     token_ids: Annotated[list[int], Field(min_length=1), _PLAIN]
-    log_probs: Annotated[list[Annotated[float, Field(le=0, allow_inf_nan=False)]] | None, _PLAIN] = None
+    log_probs: Annotated[list[Annotated[float, Field(ge=-3e38, le=0)]] | None, _PLAIN] = None
 
 
 @dataclass(frozen=True, kw_only=True)

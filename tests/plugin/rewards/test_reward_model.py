@@ -245,6 +245,14 @@ class TestChecks:
         with pytest.raises(ValueError, match=message):
             CHECKS["reward-model"](composed([f"+algo={preset}", MANAGER, f"+{SECTION}.path={tmp_path}"]))
 
+    def test_a_template_that_is_not_there_is_refused(self, reward_model: Path, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_bytes((reward_model / "config.json").read_bytes())
+        own = [MANAGER, f"+{SECTION}.path={tmp_path}", f"+{SECTION}.chat_template=true"]
+        with pytest.raises(ValueError, match=r"its tokenizer has no chat template\. Type: .*template=false"):
+            CHECKS["reward-model"](composed(own))
+        BYTES.save_pretrained(tmp_path)
+        CHECKS["reward-model"](composed(own))
+
     def test_what_works_passes(self, reward_model: Path, step_model: Path) -> None:
         CHECKS["reward-model"](composed([]))
         for preset, path in (("grpo", reward_model), ("grpo_process", step_model), ("grpo", "some/model")):

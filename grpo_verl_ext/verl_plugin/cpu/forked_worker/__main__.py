@@ -181,7 +181,7 @@ def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
                 for stream, number in moved:
                     os.dup2(stream, number)
                 return worker
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         print(f"grpo_verl_ext: no worker for a request: {error}", file=sys.stderr, flush=True)
     finally:
         for stream in streams:
