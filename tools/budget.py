@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 19191,
+    "lines of the package": 19176,
     "modules": 137,
     "longest function": 45,
     "functions per 1,000 lines": 49,
     "public names per 1,000 lines": 38,
     "names in two or more modules": 8,
     "algorithms' names as strings": 0,
-    "lines of tests": 28399,
-    "lines of benchmarks": 1780,
+    "lines of tests": 28398,
+    "lines of benchmarks": 1779,
     "tracked tree, MB": 10.3,
     "hand-written words in docs": 10950,
     "words of README": 599,

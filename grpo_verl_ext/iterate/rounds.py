@@ -115,10 +115,13 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
-        if this.number > 1:
-            _check_saved(this.before.model)
+        start = this.before.model
+        if this.number > 1 and not ((start / "config.json").is_file() and [*start.glob("*.safetensors")]):
+            raise IterateError(
+                f"{start} has no policy, which verl saved at the end of the round and this one begins with; "
+                f"type folder=<a new folder>"
+            )
         run.go()
-    _check_saved(this.model)
     metrics = run.metrics()
     return {
         name: {
@@ -126,14 +129,6 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
         }
         for name, step in (("validation_before", 0), ("validation_after", run.steps))
     }
-
-
-def _check_saved(policy: Path) -> None:
-    if not ((policy / "config.json").is_file() and [*policy.glob("*.safetensors")]):
-        raise IterateError(
-            f"{policy} has no policy, which verl saves at the end of a round and the next one begins with; "
-            f"type folder=<a new folder>"
-        )
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:

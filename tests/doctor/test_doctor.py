@@ -325,7 +325,7 @@ def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None
         )
     )
     errors = {each.check for each in found if each.severity is Severity.ERROR}
-    assert errors == {"gvpo", "settings"}
+    assert errors == {"gvpo", "gvpo-anchor", "settings"}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ RULE, STEP_RULE = "grpo_verl_ext.rewards.rules.correctness", "grpo_verl_ext.rewa
 OF_STEPS = {"label": None, "step_label": STEP_RULE}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
+
 
 @pytest.fixture
 def rule_of(monkeypatch: pytest.MonkeyPatch):
@@ -73,6 +75,7 @@ REPLACED = r"reward_manager\.name naive or .*; it is dapo, .* Type: reward\.rewa
         (["trainer.no_such_key=1"], {}, r"policy\.overrides: verl refuses them: .*no_such_key"),
         (["actor_rollout_ref.model.lora_rank=32"], {}, r"it is 32, .* Type: .*lora_rank=0$"),
         (["trainer.save_freq=-1"], {}, r"save_freq ≥ 1; it is -1, .* Type: trainer\.save_freq=1$"),
+        ([f"{SAVED}=[model]"], {}, r"save_contents is \['model'\], .*Add hf_model to it$"),
         (["model_engine=megatron"], {}, r"strategy fsdp2 or fsdp; it is megatron, .* Type: .*=fsdp2$"),
         ([DAPO], {}, REPLACED),
         ([DAPO], {"start": "a/reward/model"}, REPLACED),

@@ -72,6 +72,14 @@ def test_a_part_that_fails_is_not_written_down_and_one_made_with_other_code_says
     assert record.parts == {"one": {}, "two": {"git_revision": "bbb"}}
 
 
+def test_a_round_without_the_policy_of_the_one_before_is_not_begun(tmp_path: Path) -> None:
+    with pytest.raises(IterateError, match=r"round-1/policy/.*huggingface has no policy"):
+        run(
+            settings(tmp_path),
+            policy=lambda this, *_: {} if this.number == 1 else rounds.PARTS["policy"](this, *_),
+        )
+
+
 def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(settings(tmp_path), one=killed)

@@ -178,8 +178,9 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
         why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
         why += "prompt is cut off before its budget, by which punishment and masking know a truncated one"
         valid = f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}"
-        other = f", or {ROLLOUT}.max_model_len={data.max_prompt_length + budget} where the model has that"
-        fix = Line(f"{key}={room}", more=other) if room > 0 else f"{MODEL}=<another>"
+        longer = f", or {ROLLOUT}.max_model_len={data.max_prompt_length + budget}"
+        more = longer if setting(config, f"{ROLLOUT}.max_model_len") else ""
+        fix = Line(f"{key}={room}", more=more) if room > 0 else f"{MODEL}=<another>"
         yield Problem(key, data.max_response_length, fix, why, valid)
 
 

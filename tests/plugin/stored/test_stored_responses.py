@@ -490,7 +490,7 @@ def rows(*responses: Any) -> list[dict[str, Any]]:
                 (b"ab", "token_ids=b'ab' "),
                 ({"token_ids": 5}, "token_ids=5 "),
                 ({"token_ids": [97], "log_probs": ["x"]}, r"log_probs\.0=x "),
-                ({"token_ids": [97], "log_probs": [[-1], [-1, -1]]}, r"log_probs=\[\[-1\], "),
+                ({"token_ids": [97], "log_probs": [[-1], [-1, -1]]}, r"log_probs\.0=\[-1\] "),
                 ({"token_ids": [97], "log_probs": [0.5]}, r"log_probs\.0=0\.5 "),
                 ({"token_ids": [97], "log_probs": np.array([math.nan])}, r"log_probs\.0=nan "),
             )
