@@ -63,18 +63,9 @@ def llama(tied: bool) -> nn.Module:
     """No unit of it has an even number of parameters, so that FSDP1 pads each."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=23,
-        hidden_size=5,
-        head_dim=2,
-        intermediate_size=7,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        max_position_embeddings=16,
-        attention_bias=True,
-        tie_word_embeddings=tied,
-    )
+    sizes = {"vocab_size": 23, "hidden_size": 5, "head_dim": 2, "intermediate_size": 7}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 1, "num_key_value_heads": 1}
+    config = LlamaConfig(**sizes, max_position_embeddings=16, attention_bias=True, tie_word_embeddings=tied)
     return LlamaForCausalLM(config).eval()
 
 

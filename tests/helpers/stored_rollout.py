@@ -16,9 +16,11 @@ from typing import Any
 import pandas
 import pytest
 import torch
-from fsdp2_ranks import tiny_model
+from fsdp2_ranks import run_rank, tiny_model
 from omegaconf import DictConfig, OmegaConf
+from processes import run_ranks
 from queue_store import Store, trainer_with
+from ray_cluster import free_ports
 from tensordict import TensorDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transfer_queue import KVBatchMeta
@@ -241,3 +243,20 @@ def rows_for_worker(queue: Store, batch: KVBatchMeta) -> list[dict[str, Any]]:
         row = {name: value for name, value in queue.rows[key].items() if isinstance(value, torch.Tensor)}
         found.append({"uid": queue.rows[key]["uid"], **row})
     return found
+
+
+def trained(
+    folder: Path, start: torch.nn.Module, variants: Mapping[str, Any], batches: Mapping[str, Any], **job: Any
+) -> dict[str, torch.nn.Module]:
+    """Return the model of each variant after the updates of `fsdp2_ranks` on one rank."""
+    start.save_pretrained(folder / "model")
+    job |= {"model": str(folder / "model"), "variants": variants, "batches": batches}
+    torch.save(job, folder / "job.pt")
+    (port,) = free_ports(1)
+    where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    run_ranks(run_rank, 1, folder, folder=folder, **where)
+    models = {}
+    for name, result in torch.load(folder / "result.pt", weights_only=False).items():
+        models[name] = small_model()
+        models[name].load_state_dict(result["parameters"])
+    return models

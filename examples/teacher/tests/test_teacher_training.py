@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fsdp2_ranks
 import pytest
 import stored_rollout
 import teachers
@@ -21,8 +20,6 @@ import torch
 from gvpo_teacher import rollout as teacher_rollout
 from gvpo_teacher.options import LOG_PROB, TeacherError
 from gvpo_teacher.rollout import TeacherAgentLoopWorker
-from processes import run_ranks
-from ray_cluster import free_ports
 from stored_rollout import (
     Rollout,
     Server,
@@ -30,6 +27,7 @@ from stored_rollout import (
     small_model,
     small_tokenizer,
     token_log_probs,
+    trained,
 )
 from torch import Tensor
 from verl.experimental.teacher_loop.teacher_manager import AsyncTeacherLLMServerManager
@@ -168,7 +166,7 @@ def test_the_student_becomes_the_teacher_whoever_writes_the_samples(
     scored = [row | of_verl(goal, row) for row in rows]
     batches["verl"] = {"ranks": [scored], "extra_info": batch.extra_info}
     variants["verl"] = common | {"loss": "vanilla", "worker": "verl", "loss_function": verls_distillation}
-    models = trained(tmp_path, start, variants, batches)
+    models = trained(tmp_path, start, variants, batches, n=1, beta=1)
     for prompt in ONE:
         wanted = log_distribution(goal, prompt)
         for name in WRITERS:
@@ -182,20 +180,6 @@ def of_verl(goal: torch.nn.Module, row: dict[str, Any]) -> dict[str, Tensor]:
     sequence = torch.cat([row["prompts"], row["responses"]]).tolist()
     found = torch.cat([teachers.log_probs(goal, sequence), torch.zeros(1).double()])
     return {"teacher_logprobs": found.unsqueeze(-1), "teacher_ids": torch.tensor(sequence).unsqueeze(-1)}
-
-
-def trained(folder: Path, start: torch.nn.Module, variants: dict[str, Any], batches: dict[str, Any]) -> Any:
-    start.save_pretrained(folder / "model")
-    job = {"model": str(folder / "model"), "n": 1, "beta": 1, "variants": variants, "batches": batches}
-    torch.save(job, folder / "job.pt")
-    (port,) = free_ports(1)
-    where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    run_ranks(fsdp2_ranks.run_rank, 1, folder, folder=folder, **where)
-    models = {}
-    for name, result in torch.load(folder / "result.pt", weights_only=False).items():
-        models[name] = small_model()
-        models[name].load_state_dict(result["parameters"])
-    return models
 
 
 RESPONSES = [[0, 4], [1, 4], [2, 4], [3, 3], [0, 1], [2, 2], [1, 1], [3, 4]]

@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fsdp2_ranks
 import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
-from processes import run_ranks
-from ray_cluster import free_ports
 from stored_rollout import (
     Rollout,
     Server,
@@ -25,6 +22,7 @@ from stored_rollout import (
     rows_for_worker,
     small_model,
     token_log_probs,
+    trained,
 )
 from torch import Tensor
 from transfer_queue.utils.serial_utils import decode, encode
@@ -133,7 +131,7 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
             "loss": name, "micro_batch": len(TABLE), "learning_rate": 5e-3, "dtype": "float64",
             "worker": "ours", "gradient_checkpointing": False, "lora_rank": 0, "terms": "all",
         }  # fmt: skip
-    models = trained(tmp_path, start, variants, batches)
+    models = trained(tmp_path, start, variants, batches, n=len(TABLE), beta=BETA)
     for prompt in PROMPTS:
         anchor = distribution(start, prompt)
         assert anchor.sum().item() == pytest.approx(1, rel=1e-12)
@@ -141,23 +139,6 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
         assert total_variation(distribution(models["gvpo"], prompt), wanted) <= 0.02
         assert total_variation(distribution(models["grpo"], prompt), wanted) > 0.2
         assert total_variation(anchor, wanted) > 0.2, "it had somewhere to go"
-
-
-def trained(
-    folder: Path, start: torch.nn.Module, variants: dict[str, Any], batches: dict[str, Any]
-) -> dict[str, torch.nn.Module]:
-    model = folder / "model"
-    start.save_pretrained(model)
-    job = {"model": str(model), "n": len(TABLE), "beta": BETA, "variants": variants, "batches": batches}
-    torch.save(job, folder / "job.pt")
-    (port,) = free_ports(1)
-    where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    run_ranks(fsdp2_ranks.run_rank, 1, folder, folder=folder, **where)
-    models = {}
-    for name, result in torch.load(folder / "result.pt", weights_only=False).items():
-        models[name] = small_model()
-        models[name].load_state_dict(result["parameters"])
-    return models
 
 
 # ------------------------------------------------------------------------------------------------ the rollout
