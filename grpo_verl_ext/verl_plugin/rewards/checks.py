@@ -171,16 +171,16 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
         if value is not None and value != budget:
             yield Problem(key, value, Line(f"{key}=${{data.max_response_length}}"), f"{why}for truncated")
     # a response that the context cuts off before its budget is not known to be truncated
-    shape, data = model_shape(setting(config, MODEL)), config.data
-    context = setting(config, f"{ROLLOUT}.max_model_len", shape and shape.positions)
+    given, data = setting(config, f"{ROLLOUT}.max_model_len"), config.data
+    shape = model_shape(setting(config, MODEL)) if len(told) > 1 and given is None else None
+    context = given if shape is None else shape.positions
     if len(told) > 1 and context is not None and context < data.max_prompt_length + data.max_response_length:
         key, room = "data.max_response_length", context - data.max_prompt_length
         why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
         why += "prompt is cut off before its budget, by which punishment and masking know a truncated one"
         valid = f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}"
-        longer = f", or {ROLLOUT}.max_model_len={data.max_prompt_length + budget}"
-        more = longer if setting(config, f"{ROLLOUT}.max_model_len") else ""
-        fix = Line(f"{key}={room}", more=more) if room > 0 else f"{MODEL}=<another>"
+        longer = f", or {ROLLOUT}.max_model_len={data.max_prompt_length + budget}" if given else ""
+        fix = Line(f"{key}={room}", more=longer) if room > 0 else f"{MODEL}=<another>"
         yield Problem(key, data.max_response_length, fix, why, valid)
 
 
