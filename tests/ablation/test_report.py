@@ -110,10 +110,10 @@ def test_a_verdict_without_a_number_is_reported(declared: Report, tmp_path: Path
     """Before the first pair of runs."""
     without = {"difference": None, "low": None, "high": None, "by_seed": {}}
     unknown = [dataclasses.replace(verdict, **without) for verdict in declared.verdicts]
-    check = dataclasses.replace(declared.checks[0], value=None)
+    check = dataclasses.replace(declared.checks[0], value=None, name="of a|b")
     analysis = dataclasses.replace(declared, verdicts=unknown, checks=[check])
     write_files(analysis, tmp_path)
-    assert "| ppo | – | missed |" in (tmp_path / "report.md").read_text()
+    assert r"| of a\|b | ppo | – | missed |" in (tmp_path / "report.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text())["verdicts"][0]["difference"] is None
     assert forest(analysis) is None
 
