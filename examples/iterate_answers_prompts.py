@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, write_problems
-from grpo_verl_ext.tasks.folders import TRAIN, PreparedFolder, PreparedOutcome
+from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, rows
+from grpo_verl_ext.tasks.folders import TRAIN, PreparedFolder, PreparedOutcome, write_rows
 
 TASK = TASKS["chain_sum"]
 PROMPTS = 8192
@@ -28,7 +28,7 @@ def write(seed: int, folder: Path = FOLDER, prompts: int = PROMPTS) -> PreparedO
 
     def fill(unfinished: Path) -> Mapping[str, Any]:
         drawn = draw_problems("train", prompts, lengths=lengths, seed=seed)
-        write_problems(unfinished / TRAIN, drawn, "train")
+        write_rows(unfinished / TRAIN, rows(drawn, "train"))
         return {"found": {}}
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import as_typed
-from grpo_verl_ext.utils.files import module_file, sha256_of_all
+from grpo_verl_ext.utils.files import module_file, sha256
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, SECTION, setting
 
 
@@ -100,5 +100,5 @@ def inputs_of(config: DictConfig) -> dict[str, str]:
         for place, file in enumerate([files] if isinstance(files, str | Path) else files or []):
             path = Path(file).expanduser()
             if path.exists():
-                found[f"{key}[{place}]" if place else key] = sha256_of_all(path)
+                found[f"{key}[{place}]" if place else key] = sha256(path)
     return found

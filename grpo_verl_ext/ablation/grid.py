@@ -20,7 +20,7 @@ from pydantic import Field
 from grpo_verl_ext.ablation.declaration import Declaration, Starts, contradictions
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.documents import Document, as_plain, from_plain, read_json, read_yaml
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_json, read_yaml
 from grpo_verl_ext.utils.files import write_whole
 
 GRID = "grid.json"
@@ -84,7 +84,7 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
 
 def read_kept(content: dict[str, Any], folder: Path) -> tuple[GridSettings, list[GridRun]]:
     """Make a grid from what `GridSettings.as_dict` gave, and list its runs."""
-    settings = _checked(from_plain({**content, "folder": str(folder)}, GridSettings))
+    settings = _checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings))
     return settings, runs_of(settings)
 
 

@@ -21,7 +21,7 @@ from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGGREGATION, SCALE_FACTOR
-from grpo_verl_ext.utils.options import is_positive
+from grpo_verl_ext.utils.options import is_number
 
 _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 """Keys of ``config.global_batch_info`` that every loss needs."""
@@ -71,7 +71,8 @@ class Average:
     def reduce(self, loss: Tensor, response_mask: Tensor, mini_batch: MiniBatch) -> Tensor:
         """Return the average over the mini-batch: (B, T) → ()."""
         counts = {name: getattr(mini_batch, name) for name in (*self.counts, "dp_size")}
-        if not is_positive(counts.get("loss_scale_factor", 1)):
+        factor = counts.get("loss_scale_factor", 1)
+        if not (is_number(factor) and factor > 0):
             raise SettingError(
                 SCALE_FACTOR,
                 mini_batch.loss_scale_factor,

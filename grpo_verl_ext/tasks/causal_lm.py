@@ -33,12 +33,16 @@ def train_model(
     thread, and their gradients are averaged in order. Threads inside torch's operators would spin while they
     wait for each other, and take many times as long on a busy machine.
 
-    Each batch is cut into parts, one a thread, and drawn when the model has taken the step before. Over
-    ``steps``, the largest number of batches, the learning rate falls. ``on_step`` gets the steps done.
+    A batch has a part for each thread. Over ``steps``, the largest number of batches, the learning rate
+    falls. ``on_step`` gets the steps done.
     """
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_factor(step, steps))
+    # up over ten steps, then half a cosine down to a tenth
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min(1.0, (step + 1) / 10) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps))),
+    )
 
     def gradients(part: Part) -> tuple[Tensor, ...]:
         input_ids, labels = part
@@ -83,11 +87,6 @@ def encode(
         pad(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
         pad(labels, batch_first=True, padding_value=IGNORED_LABEL),
     )
-
-
-def _lr_factor(step: int, steps: int) -> float:
-    """Return the factor of the learning rate: up over ten steps, then half a cosine down to a tenth."""
-    return min(1.0, (step + 1) / 10) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ pydantic and OmegaConf are imported when a file is read, for the command line mu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from keyword import iskeyword
@@ -100,11 +99,6 @@ def read_lines(
                     raise error(f"{said}correct it, or move it away to continue without it") from wrong
     except OSError as unreadable:
         raise error(f"{file} cannot be read as {what} ({unreadable.strerror})") from unreadable
-
-
-def from_plain(content: object, kind: type[_Kind]) -> _Kind:
-    """Make a dataclass from plain values, such as `as_plain` returns, as `parse_json` does."""
-    return parse_json(json.dumps(content), kind)
 
 
 def as_plain(value: object) -> Any:

@@ -90,21 +90,16 @@ def move_aside(target: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes, or of the names and the SHA-256 of all files of a folder."""
     digest = hashlib.sha256()
+    if path.is_dir():
+        for each in sorted(each for each in path.rglob("*") if each.is_file()):
+            digest.update(f"{sha256(each)}  {each.relative_to(path).as_posix()}\n".encode())
+        return digest.hexdigest()
     with path.open("rb") as file:
         while part := file.read(2**20):
             digest.update(part)
     return digest.hexdigest()
-
-
-def sha256_of_all(path: Path) -> str:
-    """Return the SHA-256 of a file, or of the names and the SHA-256 of all files of a folder."""
-    if not path.is_dir():
-        return sha256(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    lines = [f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def module_file(name: str) -> Path | None:

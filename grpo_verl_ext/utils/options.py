@@ -30,11 +30,6 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
-def is_positive(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a number > 0 and at most `_LARGEST`."""
-    return is_number(value) and value > 0
-
-
 def is_count(value: object) -> TypeGuard[int]:
     """Whether the value is an integer ≥ 1 that fits int64."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63

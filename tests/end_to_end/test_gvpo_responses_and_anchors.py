@@ -8,9 +8,9 @@ import pytest
 from verl_runs import OURS, UNTESTED, train
 
 from grpo_verl_ext.proof import largest
-from grpo_verl_ext.tasks.chain_sum.prepared import chain_sum_folder
-from grpo_verl_ext.tasks.chain_sum.problems import wanted_response
+from grpo_verl_ext.tasks.chain_sum.problems import response
 from grpo_verl_ext.tasks.folders import read_parquet
+from grpo_verl_ext.utils.files import cache_root
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -26,14 +26,16 @@ def with_wanted_responses(file: Path, to: Path) -> Path:
     """The training data with the wanted response four times in ``extra_info.responses``."""
     rows = read_parquet(file)
     for row in rows:
-        row["extra_info"]["responses"] = [wanted_response(tuple(row["extra_info"]["terms"]))] * 4
+        row["extra_info"]["responses"] = [response(tuple(row["extra_info"]["terms"]))] * 4
     pq.write_table(pa.Table.from_pylist(rows), to)
     return to
 
 
 def test_half_of_the_responses_given_and_the_others_a_step_old(tmp_path: Path) -> None:
     """``colocate_async`` with a batch of lead; the anchor is the policy at the start of each step."""
-    data = with_wanted_responses(chain_sum_folder(1) / "train.parquet", tmp_path / "train.parquet")
+    data = with_wanted_responses(
+        cache_root() / "chain_sum" / "seed-1" / "train.parquet", tmp_path / "train.parquet"
+    )
     run = train(
         *TWO_RANKS,
         f"data.train_files={data}",

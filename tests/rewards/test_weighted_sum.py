@@ -72,9 +72,9 @@ def test_whether_it_is_the_wanted_response_is_said_where_that_is_given(text, gol
 def test_the_wanted_response_of_the_embedded_task_survives_verls_decoding():
     """verl scores the text of the tokens, end of turn included, decoded without special tokens."""
     from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
-    from grpo_verl_ext.tasks.chain_sum.problems import row
+    from grpo_verl_ext.tasks.chain_sum.problems import rows
 
-    tokenizer, extra_info = build_tokenizer(), row((3, 4, 2), split="test", index=0)["extra_info"]
+    tokenizer, extra_info = build_tokenizer(), rows([(3, 4, 2)], "test")[0]["extra_info"]
     ids = [*tokenizer.encode(extra_info["response"]), tokenizer.eos_token_id]
     text = tokenizer.decode(ids, skip_special_tokens=True)
     found = compute_score("chain_sum", text, "9", extra_info)

@@ -9,12 +9,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_verl_ext.tasks.chain_sum import model as starting_model
 from grpo_verl_ext.tasks.chain_sum.model import accuracy, sample_responses, standardise
-from grpo_verl_ext.tasks.chain_sum.problems import write_problems
+from grpo_verl_ext.tasks.chain_sum.problems import rows
+from grpo_verl_ext.tasks.folders import write_rows
 
 
 def test_it_is_the_share_of_right_answers(tiny_prepared, tmp_path, monkeypatch):
     problems = [(1, 2, 3), (2, 2, 2), (3, 3, 1), (0, 6, 0)]
-    write_problems(tmp_path / "four.parquet", problems, "test")
+    write_rows(tmp_path / "four.parquet", rows(problems, "test"))
     said = ["<answer>6</answer>", "<answer>6.0</answer>", "<answer>6</answer>", "6"]
     monkeypatch.setattr(starting_model, "sample_responses", lambda *args, **how: said)
     # right, equal, wrong, untagged

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalL
 from grpo_verl_ext.tasks.causal_lm import IGNORED_LABEL, encode, sample
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
-from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, wanted_response
+from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, response
 
 
 def test_the_model_has_about_half_a_million_parameters():
@@ -83,7 +83,7 @@ def test_the_warm_start_repeats_to_the_bit_whatever_the_number_of_threads(tiny):
 def test_the_loss_falls(tiny):
     tokenizer = build_tokenizer()
     model = build_model(tiny, tokenizer, seed=1)
-    examples = [(prompt(terms), wanted_response(terms)) for terms in every_problem(3, "train")[:16]]
+    examples = [(prompt(terms), response(terms)) for terms in every_problem(3, "train")[:16]]
     ids, labels = encode(tokenizer, examples, 44)
 
     def loss() -> float:

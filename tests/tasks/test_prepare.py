@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from grpo_verl_ext.tasks.chain_sum import prepare
 from grpo_verl_ext.tasks.chain_sum.model import accuracy
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_chain_sum
-from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings, chain_sum_folder, place
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, TaskSettings, place
 from grpo_verl_ext.tasks.folders import PreparedFolderError, read_parquet
 
 
@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepare
 
 
 def test_a_changed_file_is_named_with_the_line_that_makes_it_again(tiny_prepared, tiny, tmp_path):
-    folder = shutil.copytree(tiny_prepared.folder, chain_sum_folder(7, tmp_path))
+    folder = shutil.copytree(tiny_prepared.folder, tmp_path / "chain_sum" / "seed-7")
     assert not prepare_chain_sum(7, settings=tiny, root=tmp_path).made
     with pytest.raises(
         PreparedFolderError, match=r"other settings.*'steps': 3.*'steps': 4.*--seed 7 --force"
@@ -79,7 +79,7 @@ def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path, 
     for cache, said in ((tmp_path, line), (tmp_path / "other", f"GRPO_VERL_EXT_CACHE={tmp_path} {line}")):
         monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(cache))
         with pytest.raises(PreparedFolderError) as error:
-            place(chain_sum_folder(3, tmp_path)).check()
+            place(tmp_path / "chain_sum" / "seed-3").check()
         assert str(error.value).endswith(f"no such folder; type: {said}")
 
 

@@ -5,8 +5,9 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import TASKS, chain_sum_folder
-from grpo_verl_ext.tasks.chain_sum.problems import prompt, wanted_response
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.tasks.chain_sum.problems import prompt, response
+from grpo_verl_ext.utils.files import cache_root
 from grpo_verl_ext.verl_plugin import compose
 
 
@@ -29,30 +30,31 @@ def test_the_folder_is_the_one_prepare_writes(environment, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    config = composed("task.seed=4")
-    assert config.task.folder == str(chain_sum_folder(4))
-    assert config.data.train_files == f"{chain_sum_folder(4)}/train.parquet"
-    assert config.data.val_files == f"{chain_sum_folder(4)}/test.parquet"
-    assert config.actor_rollout_ref.model.path == f"{chain_sum_folder(4)}/model"
+    config, folder = composed("task.seed=4"), cache_root() / "chain_sum" / "seed-4"
+    assert config.task.folder == str(folder)
+    assert config.data.train_files == f"{folder}/train.parquet"
+    assert config.data.val_files == f"{folder}/test.parquet"
+    assert config.actor_rollout_ref.model.path == f"{folder}/model"
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_its_preset_with_its_budget(name):
     config = composed(task=name)
-    assert config.task.folder == str(chain_sum_folder(1, task=name))
-    assert config.actor_rollout_ref.model.path == f"{chain_sum_folder(1, task=name)}/model"
+    folder = cache_root() / name / "seed-1"
+    assert config.task.folder == str(folder)
+    assert config.actor_rollout_ref.model.path == f"{folder}/model"
     assert config.actor_rollout_ref.rollout.response_length == TASKS[name].max_response_tokens
     assert config.data.val_batch_size == TASKS[name].test_problems
     # two updates a step
     assert config.data.train_batch_size == 2 * config.actor_rollout_ref.actor.ppo_mini_batch_size
     longest = (9,) * TASKS[name].max_terms
     tokenizer = build_tokenizer()
-    assert len(tokenizer.encode(wanted_response(longest))) + 1 <= TASKS[name].max_response_tokens
+    assert len(tokenizer.encode(response(longest))) + 1 <= TASKS[name].max_response_tokens
     chat = [{"role": "user", "content": prompt(longest)}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
     assert len(asked["input_ids"]) <= config.data.max_prompt_length
     if name == "chain_sum":
-        assert (len(asked["input_ids"]), len(tokenizer.encode(wanted_response(longest)))) == (19, 37)
+        assert (len(asked["input_ids"]), len(tokenizer.encode(response(longest)))) == (19, 37)
 
 
 def test_the_reward_is_ours_and_takes_the_presets_weights():

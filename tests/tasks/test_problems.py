@@ -12,12 +12,10 @@ from grpo_verl_ext.tasks.chain_sum.problems import (
     every_problem,
     prompt,
     response,
-    row,
+    rows,
     split_of,
-    wanted_response,
-    write_problems,
 )
-from grpo_verl_ext.tasks.folders import read_parquet
+from grpo_verl_ext.tasks.folders import read_parquet, write_rows
 
 terms_of_any_problem = st.lists(st.integers(0, 9), min_size=3, max_size=5).map(tuple)
 
@@ -25,7 +23,7 @@ terms_of_any_problem = st.lists(st.integers(0, 9), min_size=3, max_size=5).map(t
 def test_the_example_of_the_documentation():
     assert prompt((3, 4, 2, 5)) == "3+4+2+5=?"
     wanted = "<reasoning>3+4=7;7+2=9;9+5=14;</reasoning><answer>14</answer>"
-    assert wanted_response((3, 4, 2, 5)) == wanted
+    assert response((3, 4, 2, 5)) == wanted
 
 
 def test_the_line_between_the_splits_is_pinned():
@@ -102,13 +100,13 @@ def test_how_often_the_steps_are_written_again():
 
 
 def test_a_row_in_verls_format():
-    assert row((3, 4, 2), split="train", index=5) == {
+    assert rows([(1, 2), (3, 4, 2)], "train")[1] == {
         "data_source": "chain_sum",
         "prompt": [{"role": "user", "content": "3+4+2=?"}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "9"},
         "extra_info": {
-            "index": 5,
+            "index": 1,
             "split": "train",
             "terms": [3, 4, 2],
             "response": "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>",
@@ -119,7 +117,6 @@ def test_a_row_in_verls_format():
 def test_rows_come_back_as_they_were_written_and_the_same_problems_give_the_same_bytes(tmp_path):
     problems = draw_problems("test", 20, lengths=range(3, 5), seed=1)
     for name in "ab":
-        write_problems(tmp_path / name, problems, "test")
-    rows = [row(terms, split="test", index=index) for index, terms in enumerate(problems)]
-    assert read_parquet(tmp_path / "a") == rows
+        write_rows(tmp_path / name, rows(problems, "test"))
+    assert read_parquet(tmp_path / "a") == rows(problems, "test")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -24,8 +24,9 @@ from grpo_verl_ext.tasks.chain_sum.model import (
     warm_start,
 )
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
-from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome
+from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome, write_rows
 from grpo_verl_ext.utils.console import make_console
+from grpo_verl_ext.utils.files import cache_root
 
 _SAMPLES_PER_PROMPT = 4
 """Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
@@ -46,13 +47,13 @@ def prepare_chain_sum(
     ``on_step`` is called with the steps done and the steps in all, after each step of the warm start.
     """
     of = settings or TaskSettings()
-    place = prepared.place(prepared.chain_sum_folder(seed, root, of.name))
+    place = prepared.place((root or cache_root()) / of.name / f"seed-{seed}")
 
     def fill(folder: Path) -> dict[str, Any]:
         started, lengths = time.perf_counter(), range(of.min_terms, of.max_terms + 1)
         for split, count in (("train", of.train_problems), ("test", of.test_problems)):
             drawn = problems.draw_problems(split, count, lengths=lengths, seed=seed, by_set=of.split_by_set)
-            problems.write_problems(folder / f"{split}.parquet", drawn, split, of.name)
+            write_rows(folder / f"{split}.parquet", problems.rows(drawn, split, of.name))
         saved, tokenizer = folder / prepared.MODEL_FOLDER, build_tokenizer()
         model = build_model(of, tokenizer, seed=seed)
         warm_start(model, tokenizer, of, seed=seed, on_step=lambda done: on_step(done, of.steps))

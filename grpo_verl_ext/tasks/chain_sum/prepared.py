@@ -88,11 +88,6 @@ FORMAT = 2
 MODEL_FOLDER = "model"
 
 
-def chain_sum_folder(seed: int, root: Path | None = None, task: str = "chain_sum") -> Path:
-    """Return the folder of a seed's task, ``<cache root>/<task>/seed-<N>``."""
-    return (cache_root() if root is None else root) / task / f"seed-{seed}"
-
-
 def place(folder: Path | str) -> PreparedFolder:
     """Return the prepared folder at a path, with the command line that makes it.
 

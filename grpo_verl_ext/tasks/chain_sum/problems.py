@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from itertools import combinations_with_replacement, product
-from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.tasks.folders import verl_row, write_rows
+from grpo_verl_ext.tasks.folders import verl_row
 
 Terms = tuple[int, ...]
 
@@ -21,18 +21,15 @@ def prompt(terms: Terms) -> str:
     return "+".join(map(str, terms)) + "=?"
 
 
-def wanted_response(terms: Terms) -> str:
-    """Return the right response: one addition per step, then the answer."""
-    return response(terms, slip_share=0.0, rng=random.Random(0))
-
-
-def response(terms: Terms, *, slip_share: float, rng: random.Random, rewrite_share: float = 0.0) -> str:
-    """Return a response in which each addition is wrong (a slip) with probability ``slip_share``.
+def response(
+    terms: Terms, *, slip_share: float = 0.0, rewrite_share: float = 0.0, rng: random.Random | None = None
+) -> str:
+    """Return a response, one addition a step; each is wrong (a slip) with probability ``slip_share``.
 
     The next addition continues from the wrong sum, so it can be right in itself: each slip is one error. With
     probability ``rewrite_share`` all steps are written once more, and then again with the same probability.
     """
-    total, steps = terms[0], ""
+    rng, total, steps = rng or random.Random(0), terms[0], ""
     for term in terms[1:]:
         result = total + term
         if rng.random() < slip_share:
@@ -86,16 +83,13 @@ def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: 
     return drawn
 
 
-def row(terms: Terms, *, split: str, index: int, task: str = "chain_sum") -> dict[str, Any]:
-    """Return one problem as verl reads it.
-
-    Grading the steps needs ``extra_info.terms``; ``extra_info.response`` is the `wanted_response`.
-    """
-    of_row = {"index": index, "split": split, "terms": list(terms), "response": wanted_response(terms)}
-    truth = str(sum(terms))
-    return verl_row(task, prompt(terms), truth, system="", ability="math", extra_info=of_row)
-
-
-def write_problems(path: Path, problems: list[Terms], split: str, task: str = "chain_sum") -> None:
-    """Write the problems, in order, as one parquet file."""
-    write_rows(path, [row(terms, split=split, index=n, task=task) for n, terms in enumerate(problems)])
+def rows(problems: Sequence[Terms], split: str, task: str = "chain_sum") -> list[dict[str, Any]]:
+    """Return the problems as verl reads them; grading the steps needs ``extra_info.terms``."""
+    of_rows = (
+        {"index": index, "split": split, "terms": list(terms), "response": response(terms)}
+        for index, terms in enumerate(problems)
+    )
+    return [
+        verl_row(task, prompt(terms), str(sum(terms)), system="", ability="math", extra_info=of_row)
+        for terms, of_row in zip(problems, of_rows, strict=True)
+    ]

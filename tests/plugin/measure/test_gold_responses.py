@@ -23,7 +23,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from grpo_verl_ext.tasks.chain_sum.problems import row, wanted_response, write_problems
+from grpo_verl_ext.tasks.chain_sum.problems import response, rows
+from grpo_verl_ext.tasks.folders import write_rows
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
@@ -39,7 +40,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("data") / "test.parquet"
-    write_problems(file, PROBLEMS, "test")
+    write_rows(file, rows(PROBLEMS, "test"))
     return file
 
 
@@ -79,7 +80,7 @@ class TestRows:
             await agent_loop(SingleTurnAgentLoop, plain, server, tokenizer).run({}, raw_prompt=prompt)
 
         for terms in PROBLEMS:
-            asyncio.run(run(row(terms, split="test", index=0)["prompt"]))
+            asyncio.run(run(rows([terms], "test")[0]["prompt"]))
         found = [gold["prompts"].tolist() for gold in rows_of(plain)]
         assert found == [asked["prompt_ids"] for asked in server.asked]
 
@@ -87,7 +88,7 @@ class TestRows:
         tokenizer = AutoTokenizer.from_pretrained(policy)
         for terms, gold in zip(PROBLEMS, rows_of(plain), strict=True):
             assert gold["responses"][-1] == tokenizer.eos_token_id
-            assert tokenizer.decode(gold["responses"][:-1]) == wanted_response(terms)
+            assert tokenizer.decode(gold["responses"][:-1]) == response(terms)
 
     def test_the_fields_are_laid_out_as_in_verls_rows(self) -> None:
         fields = measure._fields([5, 6], [7, 8, 9])
