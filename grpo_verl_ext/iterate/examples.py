@@ -80,23 +80,23 @@ def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
     for group in _by_prompt(responses):
         different = [*{each.output: each for each in group}.values()]
         drawn = rng.sample(different, min(per_prompt, len(different)))
-        examples += [steps for each in drawn if (steps := _steps(rule, each)).labels]
+        for each in drawn:
+            text, asked = each.output, {"ground_truth": each.truth, "extra_info": {"prompt": each.prompt}}
+            said = rule(data_source="", solution_str=text, **asked)
+            if not isinstance(said, dict) or CHARACTER_ENDS not in said:
+                valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
+                raise IterateError(f"reward_model.step_label returned {said!r:.200}; valid is {valid}")
+            try:
+                # one token a character
+                ends = step_end_characters(said, [*map(ord, text)], lambda ids: "".join(map(chr, ids)))
+            except StepRewardError as error:
+                raise IterateError(f"reward_model.step_label: {error}") from error
+            # of steps with the same end the last one counts
+            right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
+            if right:
+                labels = [right[end] for end in sorted(right)]
+                examples.append(Steps(each.prompt, pieces(text, ends), labels))
     return examples
-
-
-def _steps(rule: Rule, response: Response) -> Steps:
-    """Ask the rule for the steps of one response; of steps with the same end the last one counts."""
-    prompt, text, truth = response.prompt, response.output, response.truth
-    said = rule(data_source="", solution_str=text, ground_truth=truth, extra_info={"prompt": prompt})
-    try:
-        if not isinstance(said, dict) or CHARACTER_ENDS not in said:
-            valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
-            raise StepRewardError(f"it returned {said!r:.200}; valid is {valid}")
-        ends = step_end_characters(said, range(len(text)), lambda _: text)
-    except StepRewardError as error:
-        raise IterateError(f"reward_model.step_label: {error}") from error
-    right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
-    return Steps(prompt, pieces(text, ends), [right[end] for end in sorted(right)])
 
 
 def _by_prompt(responses: Iterable[Response]) -> Iterator[list[Response]]:
@@ -122,7 +122,7 @@ def split_by_prompt(
 
 
 def write_examples(file: Path, examples: Iterable[_Example]) -> None:
-    """Write examples atomically, as one JSON object per line."""
+    """Write examples atomically, one JSON object a line."""
     write_whole(file, "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in examples))
 
 

@@ -69,10 +69,6 @@ class IterateManifest(Document):
     rounds: list[RoundRecord] = field(default_factory=list)
     format: int = _FORMAT
 
-    def write(self, folder: Path) -> None:
-        """Replace the file atomically."""
-        write_whole(folder / _MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
-
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
@@ -94,11 +90,10 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     before, now = (
         {key: value for key, value in leaves(each) if value != {}} for each in (manifest.settings, settings)
     )
-    may_differ = ["rounds"]
-    if all("reward_model" not in each.parts for each in manifest.rounds):
-        may_differ += ["reward_model.trainer.", "reward_model.launcher"]
+    is_trained = any("reward_model" in each.parts for each in manifest.rounds)
+    may_differ = ("rounds",) if is_trained else ("rounds", "reward_model.trainer.", "reward_model.launcher")
     for key in before | now:
-        if before.get(key) != now.get(key) and not key.startswith(tuple(may_differ)):
+        if before.get(key) != now.get(key) and not key.startswith(may_differ):
             raise IterateError(
                 f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
                 f"Type folder=<a new folder>, or the old value"
@@ -122,13 +117,11 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
                 f"type folder=<a new folder>"
             )
         run.go()
-    metrics = run.metrics()
-    return {
-        name: {
-            key: value for key, value in sorted(metrics.get(step, {}).items()) if key.startswith("val-core/")
-        }
-        for name, step in (("validation_before", 0), ("validation_after", run.steps))
+    of_step = {
+        step: {key: value for key, value in sorted(metrics.items()) if key.startswith("val-core/")}
+        for step, metrics in run.metrics().items()
     }
+    return {"validation_before": of_step.get(0, {}), "validation_after": of_step.get(run.steps, {})}
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
@@ -209,6 +202,10 @@ def run_rounds(
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
+
+    def write() -> None:
+        write_whole(folder / _MANIFEST, json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
+
     with alone_in(folder, IterateError):
         manifest = read_manifest(folder, asdict(settings))
         for number in range(1, settings.rounds + 1):
@@ -218,13 +215,13 @@ def run_rounds(
             if len(manifest.rounds) < number:
                 manifest.rounds.append(RoundRecord(number, this.seed, this.overrides(), **now))
             record = manifest.rounds[number - 1]
-            manifest.write(folder)  # the settings of a round that is killed are known when it is resumed
+            write()  # the settings of a round that is killed are known when it is resumed
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
             for name, part in parts.items():
                 if name not in record.parts:
                     say(this, name)
                     record.parts[name] = part(this, config, rule) | changed
-                    manifest.write(folder)
+                    write()
     return manifest
 
 
@@ -250,14 +247,12 @@ def run_iterate(settings: IterateSettings) -> None:
         run_prepare(str(task.name), int(task.seed), force=False)
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
-    manifest = run_rounds(
-        settings,
-        config,
-        rule,
-        lambda this, part: console.print(f"round {this.number}: {part}; {this.folder} has the output"),
-    )
-    _print_table(console, manifest)
-    console.print(f"{Path(settings.folder) / 'manifest.json'}")
+
+    def say(this: Round, part: str) -> None:
+        console.print(f"round {this.number}: {part}; {this.folder} has the output")
+
+    _print_table(console, run_rounds(settings, config, rule, say))
+    console.print(f"{Path(settings.folder) / _MANIFEST}")
 
 
 def _print_table(console: Console, manifest: IterateManifest) -> None:

@@ -32,15 +32,13 @@ class RewardModelSettings:
     """Settings of the reward model, which TRL trains and the policy's training uses.
 
     Attributes:
-        start: folder or hub name of a reward model for round 1. None: the first policy with a new head is
-            trained after round 1 and used from round 2 on.
+        start: folder or hub name for round 1. None: the first policy with a new head, used from round 2 on.
         weight: its factor in the reward; 0 trains the reward model without using it.
         rule_weight: factor of the reward function's score in rounds that use a reward model.
         label: name of the rule ``(solution_str, ground_truth) → number`` that says which response of a prompt
             is better, such as ``my_package.rules.f`` or ``path/to/file.py:f``.
-        step_label: instead, a reward function that returns ``step_rewards`` and ``step_ends``: the model
-            becomes a classifier of steps, which are right with a reward above 0. The function gets the
-            prompt's text as ``extra_info["prompt"]``.
+        step_label: instead, a reward function that returns ``step_rewards`` and ``step_ends``, for a
+            classifier of steps, right with a reward above 0. ``extra_info["prompt"]`` is the prompt's text.
         pairs_per_prompt: largest number of pairs, or of responses cut into steps, per prompt and step.
         held_out: share of prompts that only measure the reward model and never train it.
         replay: share of the training pairs that come from all earlier rounds; Algorithm 1: 10 %.
@@ -101,12 +99,11 @@ class Round:
         self.folder = Path(settings.folder) / f"round-{number}"
         saved = VerlRun(self.folder / "policy", (), settings.policy.steps).last_checkpoint
         self.model, self.own_reward_model = saved / "actor" / "huggingface", self.folder / "reward_model"
-        self.mixture = self.folder / "mixture.jsonl"
-        self.training_pairs, self.held_out_pairs = self.folder / "pairs.jsonl", self.folder / "held_out.jsonl"
+        self.mixture, self.held_out_pairs = self.folder / "mixture.jsonl", self.folder / "held_out.jsonl"
+        self.training_pairs = self.folder / "pairs.jsonl"
+        earlier = [self.folder.with_name(f"round-{each}") / "pairs.jsonl" for each in range(1, number)]
         other = settings.reward_model.replay_from
-        self.replayable = [] if other is None else [Path(other)]
-        names = (f"round-{each}" for each in range(1, number))
-        self.replayable += [self.folder.with_name(name) / self.training_pairs.name for name in names]
+        self.replayable = [*([] if other is None else [Path(other)]), *earlier]
 
     @property
     def before(self) -> Round:

@@ -13,12 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.rounds import PARTS, run_rounds
-from grpo_verl_ext.iterate.settings import (
-    IterateSettings,
-    PolicySettings,
-    RewardModelSettings,
-    Round,
-)
+from grpo_verl_ext.iterate.settings import IterateSettings, PolicySettings, RewardModelSettings, Round
 from grpo_verl_ext.utils.files import write_whole
 
 RIGHT = "!+*&"
