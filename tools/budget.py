@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 19176,
+    "lines of the package": 19140,
     "modules": 137,
     "longest function": 45,
     "functions per 1,000 lines": 49,
     "public names per 1,000 lines": 38,
     "names in two or more modules": 8,
     "algorithms' names as strings": 0,
-    "lines of tests": 28389,
+    "lines of tests": 28387,
     "lines of benchmarks": 1779,
     "tracked tree, MB": 10.3,
     "hand-written words in docs": 10950,
