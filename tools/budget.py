@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 19140,
+    "lines of the package": 19139,
     "modules": 137,
     "longest function": 45,
     "functions per 1,000 lines": 49,

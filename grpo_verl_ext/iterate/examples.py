@@ -76,26 +76,25 @@ def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, se
 
     They are drawn uniformly. Responses without steps are left out.
     """
-    rng, examples = random.Random(f"steps/{seed}"), list[_Example]()
+    rng, drawn, examples = random.Random(f"steps/{seed}"), list[Response](), list[_Example]()
     for group in _by_prompt(responses):
         different = [*{each.output: each for each in group}.values()]
-        drawn = rng.sample(different, min(per_prompt, len(different)))
-        for each in drawn:
-            text, asked = each.output, {"ground_truth": each.truth, "extra_info": {"prompt": each.prompt}}
-            said = rule(data_source="", solution_str=text, **asked)
-            if not isinstance(said, dict) or CHARACTER_ENDS not in said:
-                valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
-                raise IterateError(f"reward_model.step_label returned {said!r:.200}; valid is {valid}")
-            try:
-                # one token a character
-                ends = step_end_characters(said, [*map(ord, text)], lambda ids: "".join(map(chr, ids)))
-            except StepRewardError as error:
-                raise IterateError(f"reward_model.step_label: {error}") from error
-            # of steps with the same end the last one counts
-            right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
-            if right:
-                labels = [right[end] for end in sorted(right)]
-                examples.append(Steps(each.prompt, pieces(text, ends), labels))
+        drawn += rng.sample(different, min(per_prompt, len(different)))
+    for each in drawn:
+        text, asked = each.output, {"ground_truth": each.truth, "extra_info": {"prompt": each.prompt}}
+        said = rule(data_source="", solution_str=text, **asked)
+        if not isinstance(said, dict) or CHARACTER_ENDS not in said:
+            valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
+            raise IterateError(f"reward_model.step_label returned {said!r:.200}; valid is {valid}")
+        try:
+            ends = step_end_characters(said, range(len(text)), lambda _: text)  # noqa: B023 - called at once
+        except StepRewardError as error:
+            raise IterateError(f"reward_model.step_label: {error}") from error
+        # of steps with the same end the last one counts
+        right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
+        if right:
+            labels = [right[end] for end in sorted(right)]
+            examples.append(Steps(each.prompt, pieces(text, ends), labels))
     return examples
 
 

@@ -70,6 +70,10 @@ class IterateManifest(Document):
     format: int = _FORMAT
 
 
+def _write_manifest(folder: Path, manifest: IterateManifest) -> None:
+    write_whole(folder / _MANIFEST, json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
+
+
 def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
 
@@ -117,11 +121,12 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
                 f"type folder=<a new folder>"
             )
         run.go()
-    of_step = {
-        step: {key: value for key, value in sorted(metrics.items()) if key.startswith("val-core/")}
-        for step, metrics in run.metrics().items()
-    }
-    return {"validation_before": of_step.get(0, {}), "validation_after": of_step.get(run.steps, {})}
+    metrics = run.metrics()
+    before, after = (
+        {key: value for key, value in sorted(metrics.get(step, {}).items()) if key.startswith("val-core/")}
+        for step in (0, run.steps)
+    )
+    return {"validation_before": before, "validation_after": after}
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
@@ -202,10 +207,6 @@ def run_rounds(
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
-
-    def write() -> None:
-        write_whole(folder / _MANIFEST, json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
-
     with alone_in(folder, IterateError):
         manifest = read_manifest(folder, asdict(settings))
         for number in range(1, settings.rounds + 1):
@@ -215,13 +216,14 @@ def run_rounds(
             if len(manifest.rounds) < number:
                 manifest.rounds.append(RoundRecord(number, this.seed, this.overrides(), **now))
             record = manifest.rounds[number - 1]
-            write()  # the settings of a round that is killed are known when it is resumed
+            # the settings of a round that is killed are known when it is resumed
+            _write_manifest(folder, manifest)
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
             for name, part in parts.items():
                 if name not in record.parts:
                     say(this, name)
                     record.parts[name] = part(this, config, rule) | changed
-                    write()
+                    _write_manifest(folder, manifest)
     return manifest
 
 

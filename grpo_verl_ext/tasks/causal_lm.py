@@ -28,9 +28,9 @@ def train_model(
 ) -> None:
     """Train ``model`` in place with AdamW, one step a batch, until the batches end.
 
-    The result is bit-identical for the same batches, initial weights, torch build and kind of processor, for
-    each part of a batch is computed on one thread, and their gradients are averaged in order. Threads inside
-    torch's operators would spin while they wait for each other.
+    The result is bit-identical for the same batches, initial weights, torch build and kind of processor. The
+    number of cores and torch's number of threads do not matter: each part of a batch is computed on one
+    thread, and gradients are averaged in order. Threads inside operators would spin while they wait.
 
     Over ``steps``, the largest number of batches, the learning rate falls. ``on_step`` gets the steps done.
     """

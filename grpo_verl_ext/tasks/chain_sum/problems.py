@@ -85,11 +85,9 @@ def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: 
 
 def rows(problems: Sequence[Terms], split: str, task: str = "chain_sum") -> list[dict[str, Any]]:
     """Return the problems as verl reads them; grading the steps needs ``extra_info.terms``."""
-    of_rows = (
-        {"index": index, "split": split, "terms": list(terms), "response": response(terms)}
-        for index, terms in enumerate(problems)
-    )
-    return [
-        verl_row(task, prompt(terms), str(sum(terms)), system="", ability="math", extra_info=of_row)
-        for terms, of_row in zip(problems, of_rows, strict=True)
-    ]
+    made = []
+    for index, terms in enumerate(problems):
+        of_row = {"index": index, "split": split, "terms": list(terms), "response": response(terms)}
+        truth = str(sum(terms))
+        made.append(verl_row(task, prompt(terms), truth, system="", ability="math", extra_info=of_row))
+    return made
