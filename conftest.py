@@ -43,6 +43,12 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what ``filter`` of datasets does: a copy takes the place of `os.environ`, which rich keeps."""
+    monkeypatch.setattr(os, "environ", os.environ)
+
+
 @pytest.fixture(scope="session")
 def python() -> Python:
     """Run a piece of Python in a process that has not imported verl or this package; see `processes`."""
