@@ -14,7 +14,6 @@ from rich.table import Table
 import grpo_verl_ext.config
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
 from grpo_verl_ext.catalogue.presets import OURS
-from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console, print_table
@@ -110,7 +109,6 @@ def shown(
     given = [key for key in map(key_of, overrides) if "." in key]
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
     keys = dict.fromkeys([*known, *_OF_EVERY_TRAINING, *given])
-    unused = unread(config, overrides, OmegaConf.create(verls_defaults()))
     return {
         "preset": preset,
         "paper": ALGORITHMS[preset].paper,
@@ -119,7 +117,7 @@ def shown(
             for key in keys
         ],
         **_replaced(preset, config, overrides),
-        "changes_nothing": [each.problem.reason for each in unused],
+        "changes_nothing": [each.problem.reason for each in unread(config, overrides)],
         "not_of_the_paper": [
             f"{key}={as_typed(setting(config, key))}: {comment}"
             for key, comment in own.comments.items()

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 from processes import Python
 
-from grpo_verl_ext import preflight
+from grpo_verl_ext import preflight, proof
 from grpo_verl_ext.doctor.configuration import all_findings, correct
 from grpo_verl_ext.preflight import values
 from grpo_verl_ext.utils.errors import Finding, Severity
@@ -157,8 +157,8 @@ def test_the_driver_refuses_it_before_ray(python: Python, word: str) -> None:
 
 
 def test_a_verl_without_the_file_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "folder_of", lambda _: "/nowhere")
-    values.verls_defaults.cache_clear()
+    monkeypatch.setattr(proof, "folder_of", lambda _: "/nowhere")
+    proof.verls_defaults.cache_clear()
     (finding,) = found(f"{EPOCHS}=foo")
     assert finding.severity is Severity.WARNING
     assert "the check 'types' of grpo_verl_ext failed itself (FileNotFoundError" in str(finding.problem)
@@ -172,5 +172,5 @@ def test_it_can_be_silenced() -> None:
 def test_verl_keeps_all_that_it_composes_in_the_file_that_is_read() -> None:
     default = OmegaConf.to_container(composed([]), resolve=False)
     assert isinstance(default, dict)
-    assert {key: default[key] for key in values.verls_defaults()} == values.verls_defaults()
-    assert set(default) - set(values.verls_defaults()) == {"model_engine"}
+    assert default.pop("model_engine")
+    assert default == OmegaConf.to_container(proof.verls_defaults(), resolve=False)

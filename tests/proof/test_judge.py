@@ -14,7 +14,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS
 from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe, rollout_for
-from grpo_verl_ext.proof.judge import TOLERANCE, judgements, presets_on, unread
+from grpo_verl_ext.proof.judge import TOLERANCE, judgements, presets_on_this_verl, unread
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -41,8 +41,8 @@ def found(preset: str, *words: str) -> dict[str, str]:
     return {each.check: str(each.problem) for each in judgements(of(preset, *words), words)}
 
 
-def test_every_preset_computes_its_papers_gradient(default: DictConfig) -> None:
-    away = dict(presets_on(default))
+def test_every_preset_computes_its_papers_gradient() -> None:
+    away = dict(presets_on_this_verl())
     assert set(away) == set(PRESETS)
     assert max(away.values()) < 1e-12
 
@@ -223,10 +223,10 @@ def test_a_value_of_a_file_is_told_from_a_word_and_put_back() -> None:
         ("dapo", f"{A}.kl_loss_coef=0.1"),
     ],
 )
-def test_what_changes_nothing_is_a_note(default: DictConfig, preset: str, word: str) -> None:
+def test_what_changes_nothing_is_a_note(preset: str, word: str) -> None:
     config = of(preset, word)
     assert list(judgements(config, [word])) == []
-    (note,) = unread(config, [word], default)
+    (note,) = unread(config, [word])
     assert (note.check, note.severity) == ("unread", Severity.NOTE)
     assert "on the probe's batch" in str(note.problem)
 
@@ -244,8 +244,8 @@ def test_what_changes_nothing_is_a_note(default: DictConfig, preset: str, word: 
         ("gdpo", "algorithm.gdpo_reward_weights=[1.0,0.5]"),
     ],
 )
-def test_what_changes_something_is_none(default: DictConfig, preset: str, word: str) -> None:
-    assert list(unread(of(preset, word), [word], default)) == []
+def test_what_changes_something_is_none(preset: str, word: str) -> None:
+    assert list(unread(of(preset, word), [word])) == []
 
 
 def test_a_loss_of_our_name_that_a_module_registers_is_found(
