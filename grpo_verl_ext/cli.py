@@ -204,32 +204,28 @@ def _doctor(
     has_training = bool(overrides or module or {*options.values()} - {_VERLS_PATH, _VERLS_NAME})
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
-    try:
-        status = _examined(overrides or [], options if has_training else None, as_json=as_json, fix=fix)
-    except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
-        traceback.print_exc()
-        status = 2
-    raise typer.Exit(status)
-
-
-def _examined(overrides: list[str], options: dict[str, str] | None, *, as_json: bool, fix: bool) -> int:
-    """Return the exit status of the doctor; without Hydra's options there is no training."""
+    where = "" if has_training else ", here and in a Ray worker"
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
 
     try:
         which_verl()
+        typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
+        if has_training:
+            with redirect_stdout(sys.stderr):
+                from grpo_verl_ext.doctor.configuration import examine_configuration, print_correction
+            examine = print_correction if fix else examine_configuration
+            status = examine(overrides or [], as_json=as_json, **options)
+        else:  # nothing else may load the plugin's functions before it looks for them
+            from grpo_verl_ext.doctor.environment import examine_environment
+
+            status = examine_environment(as_json)
     except UnsupportedVerlError as error:
         print(json.dumps({"complaints": [str(error)]}, indent=2) if as_json else error)
-        return 2
-    where = ", here and in a Ray worker" if options is None else ""
-    typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
-    if options is None:  # nothing else may load the plugin's functions before it looks for them
-        from grpo_verl_ext.doctor.environment import examine_environment
-
-        return examine_environment(as_json)
-    with redirect_stdout(sys.stderr):
-        from grpo_verl_ext.doctor.configuration import examine_configuration, print_correction
-    return (print_correction if fix else examine_configuration)(overrides, as_json=as_json, **options)
+        status = 2
+    except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
+        traceback.print_exc()
+        status = 2
+    raise typer.Exit(status)
 
 
 @_iterate.command("plan")

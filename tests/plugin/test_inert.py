@@ -83,7 +83,7 @@ class TestAsked:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the driver's steps that were taken."""
     taken: list[str] = []
-    for name in ("_choose_platform", "_refuse_or_warn", "_hand_on"):
+    for name in ("_choose_platform", "_refuse_or_warn", "_set_variables"):
         monkeypatch.setattr(driver, name, lambda *_, name=name: taken.append(name))
     return taken
 
@@ -165,12 +165,12 @@ class TestDriver:
         config = composed([override])
         assert by in list(usage.used_settings(config))
         validated(config, calls)
-        assert calls == ["_choose_platform", "_refuse_or_warn", "_hand_on", "verl"]
+        assert calls == ["_choose_platform", "_refuse_or_warn", "_set_variables", "verl"]
 
     @pytest.mark.parametrize(
         ("module", "steps"),
         [
-            ("verl.trainer.main_ppo", ["_choose_platform", "_refuse_or_warn", "_hand_on", "verl"]),
+            ("verl.trainer.main_ppo", ["_choose_platform", "_refuse_or_warn", "_set_variables", "verl"]),
             ("their_package.runner", ["verl"]),
         ],
     )
@@ -196,7 +196,7 @@ class TestHandOn:
 
     def test_the_patches_and_the_platform(self) -> None:
         config = composed(["+algo=gvpo", "+platform=cpu"])
-        driver._hand_on(config, driver.environment(config))
+        driver._set_variables(config)
         assert variables(config) == {
             "VERL_PLATFORM": "cpu",
             "GRPO_VERL_EXT_PATCHES": "lost_parts,engine_death",
@@ -214,13 +214,13 @@ class TestHandOn:
     def test_a_platform_that_only_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VERL_PLATFORM", "cpu")
         config = composed(["algorithm.adv_estimator=gae"])
-        driver._hand_on(config, driver.environment(config))
+        driver._set_variables(config)
         assert variables(config)["VERL_PLATFORM"] == "cpu"
 
     def test_the_watch_can_be_turned_off_and_the_own_queue_on(self) -> None:
         options = ["+algorithm.grpo_ext.watch=false", "+algorithm.grpo_ext.own_queue=true"]
         config = composed(["+algo=grpo", *options])
-        driver._hand_on(config, driver.environment(config))
+        driver._set_variables(config)
         assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "own_queue"}
 
     def test_what_the_job_has_set_is_left_to_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ class TestHandOn:
         job = {"runtime_env": {"env_vars": {"VERL_PLATFORM": "cpu"}}}
         monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
         config = composed(["+algo=grpo", "+platform=cpu"])
-        driver._hand_on(config, driver.environment(config))
+        driver._set_variables(config)
         assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "lost_parts,engine_death"}
 
 
