@@ -108,13 +108,17 @@ def shown(
     known = [key for key in own.leaves if key not in _WIRING]
     given = [key for key in map(key_of, overrides) if "." in key]
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
-    keys = dict.fromkeys([*known, *_OF_EVERY_TRAINING, *given])
+    found = {key: setting(config, key) for key in (*known, *_OF_EVERY_TRAINING, *given)}
     return {
         "preset": preset,
         "paper": ALGORITHMS[preset].paper,
         "values": [
-            {"key": key, "value": _plain(setting(config, key)), "source": sources.get(key, otherwise)}
-            for key in keys
+            {
+                "key": key,
+                "value": OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value,
+                "source": sources.get(key, otherwise),
+            }
+            for key, value in found.items()
         ],
         **_replaced(preset, config, overrides),
         "changes_nothing": [each.problem.reason for each in unread(config, overrides)],
@@ -151,7 +155,3 @@ def print_values(content: Mapping[str, Any]) -> None:
     ):
         if sentences:
             console.print("\n  ".join([f"{title}:", *sentences]))
-
-
-def _plain(value: object) -> object:
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

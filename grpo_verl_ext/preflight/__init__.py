@@ -54,11 +54,6 @@ def check_run_of_many(config: DictConfig) -> None:
             raise SettingError.of(problem)
 
 
-def warnings(config: DictConfig) -> Iterator[Finding]:
-    """Return settings that are allowed but seldom intended, without silenced checks."""
-    return (found for found in findings(config) if found.severity is Severity.WARNING)
-
-
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
 
@@ -139,4 +134,4 @@ def _silenced(config: DictConfig) -> list[str]:
     return [str(each) for each in given]
 
 
-__all__ = ["ADVICE", "CHECKS", "check_training", "findings", "warnings"]
+__all__ = ["ADVICE", "CHECKS", "check_training", "findings"]

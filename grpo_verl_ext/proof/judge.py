@@ -82,6 +82,10 @@ def _distance(found: Tensor, expected: Tensor) -> float:
     return float(away.max()) if away.isfinite().all() else math.inf
 
 
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}" if share < 1e3 else "more than 1000 times"
+
+
 class _Probe:
     """A configuration as composed, of the probe, and with its preset's values, and a rollout for both."""
 
@@ -224,10 +228,6 @@ def _another(probe: _Probe, found: Tensor) -> Iterator[Finding]:
     fix = Line(*put_in, without=typed, more="" if put_in else f"the same command without {words}")
     problem = Problem(_PRESET, algorithm.name, fix, seen=f"{seen}: {pairs}")
     yield Finding("gradient", Severity.WARNING, problem)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}" if share < 1e3 else "more than 1000 times"
 
 
 def unread(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ def test_a_good_configuration_passes(config: Config) -> None:
 def advice(config: DictConfig, check: str) -> list[str]:
     """What one check warns of; it refuses nothing."""
     assert preflight.check_training(config) is None
-    return [str(finding.problem) for finding in preflight.warnings(config) if finding.check == check]
+    return [str(finding.problem) for finding in preflight.findings(config) if finding.check == check]
 
 
 class TestFiles:
