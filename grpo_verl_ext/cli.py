@@ -212,9 +212,8 @@ def _doctor(
         typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
         if has_training:
             with redirect_stdout(sys.stderr):
-                from grpo_verl_ext.doctor.configuration import examine_configuration, print_correction
-            examine = print_correction if fix else examine_configuration
-            status = examine(overrides or [], as_json=as_json, **options)
+                from grpo_verl_ext.doctor.configuration import examine_configuration
+            status = examine_configuration(overrides or [], as_json=as_json, fix=fix, **options)
         else:  # nothing else may load the plugin's functions before it looks for them
             from grpo_verl_ext.doctor.environment import examine_environment
 
@@ -257,7 +256,8 @@ def _plugin() -> Plugin:
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.usage import own_task
 
-    return Plugin(composed, preflight.check_run_of_many, own_task, partial(run_prepare, force=False))
+    check = partial(preflight.check_training, of_many=True)
+    return Plugin(composed, check, own_task, partial(run_prepare, force=False))
 
 
 @_ablate.command("plan")

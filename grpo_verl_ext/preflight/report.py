@@ -150,19 +150,13 @@ def report(config: DictConfig) -> int:
         count = str(parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs)
     shown = (f"{key}={as_typed(value)}" for key, value in numbers.items() if key in always or value != 1)
     console.print(f"updates per rollout: {count} ({', '.join(shown)})")
-    for line in _to_delete(config):
-        console.print(line)
-    return exit_status(found)
-
-
-def _to_delete(config: DictConfig) -> Iterator[str]:
-    """Yield a line for each word of the command that replaces a value which makes the preset's algorithm."""
+    # Words of the command that replace a value which makes the preset's algorithm.
     preset, replaced = str(written(config.algorithm).get("preset")), differing(config)
     ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
     leaves = sorted(replaced.keys() - wiring(preset) - ours) if replaced else []
     for word in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
         key = keys.moved_key(keys.key_of(word))
-        for leaf in leaves:
-            if leaf == key or leaf.startswith(f"{key}."):
-                own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
-                yield f"delete from the script: {word} ({preset} has {own})"
+        for leaf in (each for each in leaves if f"{each}.".startswith(f"{key}.")):
+            own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
+            console.print(f"delete from the script: {word} ({preset} has {own})")
+    return exit_status(found)

@@ -326,7 +326,7 @@ def test_a_grid_is_refused_for_a_logger_without_its_key(
     config = composed(["+algo=grpo", *group, "trainer.logger=[console,wandb]"])
     preflight.check_training(config)
     with pytest.raises(SettingError, match=r"trainer\.logger=\[console,wandb\], but wandb has no key here"):
-        preflight.check_run_of_many(config)
+        preflight.check_training(config, of_many=True)
 
 
 def test_a_run_that_only_validates_is_refused_nothing_of_updates() -> None:
