@@ -42,14 +42,11 @@ _INSTANTIATED = re.compile(
 """Matches Hydra's message for what a configuration's class refuses."""
 
 
-def findings_with_verls(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
+def findings_with_verls(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings of our checks, and what verl itself says beyond them.
 
     Of values that verl cannot read or calculate with it would raise Python's own errors, and is not asked.
-    Without words of a command they are Hydra's own.
     """
-    if not words and HydraConfig.initialized():
-        words = list(HydraConfig.get().overrides.task)
     found = list(preflight.findings(config, words))
     yield from found
     refused = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR}
@@ -138,8 +135,9 @@ def report(config: DictConfig) -> int:
     if not usage.uses_package(config):
         console.print("this training names nothing of grpo_verl_ext")
         return 0
+    words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     with redirect_stdout(sys.stderr):  # verl prints while it validates
-        found = list(findings_with_verls(config))
+        found = list(findings_with_verls(config, words))
     print_findings(found, console)
     always = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
     numbers = {key: setting(config, key) for key in always}
@@ -154,7 +152,7 @@ def report(config: DictConfig) -> int:
     preset, replaced = str(written(config.algorithm).get("preset")), differing(config)
     ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
     leaves = sorted(replaced.keys() - wiring(preset) - ours) if replaced else []
-    for word in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
+    for word in words:
         key = keys.moved_key(keys.key_of(word))
         for leaf in (each for each in leaves if f"{each}.".startswith(f"{key}.")):
             own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])

@@ -141,7 +141,7 @@ def reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         config = composed(words)
         monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
         monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
-        monkeypatch.setattr(report, "findings_with_verls", lambda _config: [])
+        monkeypatch.setattr(report, "findings_with_verls", lambda *_: [])
         report.report(config)
         return capsys.readouterr().out.splitlines()[1:]
 

@@ -41,22 +41,15 @@ def found(word: str) -> list[Finding]:
 
 ERRORS = {
     # the word, what is said, the line to type
-    f"{ENABLE}=${{oc.env:NO_F,false}}": (
-        "text 'False'",
-        f"'{ENABLE}=\"${{oc.decode:${{oc.env:NO_F,false}}}}\"'",
-    ),
-    f"{ENABLE}=${{oc.env:OFF}}": ("text 'False'", f"'{ENABLE}=\"${{oc.decode:${{oc.env:OFF}}}}\"'"),
-    f"{BATCH}=${{oc.env:EIGHT}}": ("text '8'", f"'{BATCH}=\"${{oc.decode:${{oc.env:EIGHT}}}}\"'"),
-    # verl's default is null, and all else a number
-    f"{ACTOR}.loss_scale_factor=${{oc.env:EIGHT}}": (
-        "text '8'",
-        f"'{ACTOR}.loss_scale_factor=\"${{oc.decode:${{oc.env:EIGHT}}}}\"'",
-    ),
-    # The CPU preset calculates with it, and fails; the one cause is named.
-    "trainer.n_gpus_per_node=${oc.env:EIGHT}": (
-        "text '8'",
-        "'trainer.n_gpus_per_node=\"${oc.decode:${oc.env:EIGHT}}\"'",
-    ),
+    **{
+        f"{key}=${{oc.env:{name}}}": (f"text '{text}'", f"'{key}=\"${{oc.decode:${{oc.env:{name}}}}}\"'")
+        for key, name, text in (
+            *((ENABLE, "NO_F,false", "False"), (ENABLE, "OFF", "False"), (BATCH, "EIGHT", "8")),
+            (f"{ACTOR}.loss_scale_factor", "EIGHT", "8"),  # verl's default is null, and all else a number
+            # The CPU preset calculates with it, and fails; the one cause is named.
+            ("trainer.n_gpus_per_node", "EIGHT", "8"),
+        )
+    },
     f"{EPOCHS}=${{oc.env:NO_SUCH}}": ("variable 'NO_SUCH' not found", "export NO_SUCH=<value>"),
     "trainer.logger=[${oc.env:NO_SUCH}]": ("variable 'NO_SUCH' not found", "export NO_SUCH=<value>"),
     f"{EPOCHS}=${{no.such.key}}": ("key 'no.such.key' not found", f"{EPOCHS}=<value>"),
