@@ -93,7 +93,6 @@ def _train(
     *,
     config_path: _ConfigPath = _VERLS_PATH,
     config_name: _ConfigName = _VERLS_NAME,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print values and findings alone.")] = False,
 ) -> None:
     """Train with a preset: verl's main_ppo, refused wherever the plugin is not loaded.
 
@@ -103,7 +102,7 @@ def _train(
     options = {"config_path": config_path, "config_name": config_name}
     with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
         from grpo_verl_ext.launch.train import check_configuration, check_here, run_training
-        from grpo_verl_ext.launch.values import configured, print_head, print_values, shown, words_of
+        from grpo_verl_ext.launch.values import configured, print_head
 
         check_here()
         config = None
@@ -111,15 +110,7 @@ def _train(
             config = configured(algo, words, **options)
             check_configuration(config)
     print_head(algo, config, words)
-    if not dry_run:
-        run_training(algo, words, **options)
-        return
-    from grpo_verl_ext.doctor.configuration import examine_configuration
-
-    if config is None:
-        raise typer.BadParameter("--dry-run takes overrides alone, and no option of Hydra's")
-    print_values(shown(algo, config, words, config_name))
-    raise typer.Exit(examine_configuration(words_of(algo, words), as_json=False, **options))
+    run_training(algo, words, **options)
 
 
 @app.command("show")
