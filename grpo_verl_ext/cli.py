@@ -93,7 +93,6 @@ def _train(
     *,
     config_path: _ConfigPath = _VERLS_PATH,
     config_name: _ConfigName = _VERLS_NAME,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print values and findings alone.")] = False,
 ) -> None:
     """Train with a preset: verl's main_ppo, refused wherever the plugin is not loaded.
 
@@ -103,7 +102,7 @@ def _train(
     options = {"config_path": config_path, "config_name": config_name}
     with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
         from grpo_verl_ext.launch.train import check_configuration, check_here, run_training
-        from grpo_verl_ext.launch.values import configured, print_head, print_values, shown, words_of
+        from grpo_verl_ext.launch.values import configured, print_head
 
         check_here()
         config = None
@@ -111,15 +110,7 @@ def _train(
             config = configured(algo, words, **options)
             check_configuration(config)
     print_head(algo, config, words)
-    if not dry_run:
-        run_training(algo, words, **options)
-        return
-    from grpo_verl_ext.doctor.configuration import examine_configuration
-
-    if config is None:
-        raise typer.BadParameter("--dry-run takes overrides alone, and no option of Hydra's")
-    print_values(shown(algo, config, words, config_name))
-    raise typer.Exit(examine_configuration(words_of(algo, words), as_json=False, **options))
+    run_training(algo, words, **options)
 
 
 @app.command("show")
@@ -204,32 +195,27 @@ def _doctor(
     has_training = bool(overrides or module or {*options.values()} - {_VERLS_PATH, _VERLS_NAME})
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
-    try:
-        status = _examined(overrides or [], options if has_training else None, as_json=as_json, fix=fix)
-    except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
-        traceback.print_exc()
-        status = 2
-    raise typer.Exit(status)
-
-
-def _examined(overrides: list[str], options: dict[str, str] | None, *, as_json: bool, fix: bool) -> int:
-    """Return the exit status of the doctor; without Hydra's options there is no training."""
+    where = "" if has_training else ", here and in a Ray worker"
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
 
     try:
         which_verl()
+        typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
+        if has_training:
+            with redirect_stdout(sys.stderr):
+                from grpo_verl_ext.doctor.configuration import examine_configuration
+            status = examine_configuration(overrides or [], as_json=as_json, fix=fix, **options)
+        else:  # nothing else may load the plugin's functions before it looks for them
+            from grpo_verl_ext.doctor.environment import examine_environment
+
+            status = examine_environment(as_json)
     except UnsupportedVerlError as error:
         print(json.dumps({"complaints": [str(error)]}, indent=2) if as_json else error)
-        return 2
-    where = ", here and in a Ray worker" if options is None else ""
-    typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
-    if options is None:  # nothing else may load the plugin's functions before it looks for them
-        from grpo_verl_ext.doctor.environment import examine_environment
-
-        return examine_environment(as_json)
-    with redirect_stdout(sys.stderr):
-        from grpo_verl_ext.doctor.configuration import examine_configuration, print_correction
-    return (print_correction if fix else examine_configuration)(overrides, as_json=as_json, **options)
+        status = 2
+    except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
+        traceback.print_exc()
+        status = 2
+    raise typer.Exit(status)
 
 
 @_iterate.command("plan")
@@ -261,7 +247,8 @@ def _plugin() -> Plugin:
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.usage import own_task
 
-    return Plugin(composed, preflight.check_run_of_many, own_task, partial(run_prepare, force=False))
+    check = partial(preflight.check_training, of_many=True)
+    return Plugin(composed, check, own_task, partial(run_prepare, force=False))
 
 
 @_ablate.command("plan")

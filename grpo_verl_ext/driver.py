@@ -18,8 +18,8 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from wrapt import register_post_import_hook
@@ -80,11 +80,24 @@ def _prepared_first(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def prepare_training(config: DictConfig) -> None:
-    """Prepare a training once if it uses the package, and leave every other as it is."""
+    """Prepare a training once if it uses the package, and leave every other as it is.
+
+    Where only a report is asked for, print it and end the process with its status, or 2 if that fails.
+    """
     from grpo_verl_ext.verl_plugin import usage
 
-    if os.environ.get(CHECK_VARIABLE, "") not in ("", "0"):
-        _check_and_exit(config)
+    if (asked := os.environ.get(CHECK_VARIABLE, "")) not in ("", "0"):
+        print_any_character()
+        print(f"grpo_verl_ext {__version__}: checked, not trained ({CHECK_VARIABLE}={asked})", flush=True)
+        try:
+            from grpo_verl_ext.preflight import report
+
+            _choose_platform(config)
+            status = report.report(config)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # nobody asked for a training
+            print(f"the check itself failed, {type(error).__name__}: {error}")
+            status = 2
+        sys.exit(status)
     if OmegaConf.select(config, _PREPARED) is None and usage.uses_package(config):
         _leave_ray_of_previous_training()
         _choose_platform(config)
@@ -93,23 +106,7 @@ def prepare_training(config: DictConfig) -> None:
         # another home and another cache.
         if (task := usage.own_task(config)) is not None:
             OmegaConf.resolve(task)
-        _hand_on(config, environment(config))
-
-
-def _check_and_exit(config: DictConfig) -> NoReturn:
-    """Print a report on the training and end the process with its status; 2 where the check itself fails."""
-    print_any_character()
-    said = f"{CHECK_VARIABLE}={os.environ[CHECK_VARIABLE]}"
-    print(f"grpo_verl_ext {__version__}: checked, not trained ({said})", flush=True)
-    try:
-        from grpo_verl_ext.preflight import report
-
-        _choose_platform(config)
-        status = report.report(config)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, nobody asked for a training
-        print(f"the check itself failed, {type(error).__name__}: {error}")
-        status = 2
-    sys.exit(status)
+        _set_variables(config)
 
 
 def _leave_ray_of_previous_training() -> None:
@@ -122,10 +119,8 @@ def _leave_ray_of_previous_training() -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
-    if not HydraConfig.initialized():
-        return
-    this = HydraConfig.get()
-    if this.mode is RunMode.MULTIRUN and this.job.num > 0:
+    this = HydraConfig.get() if HydraConfig.initialized() else None
+    if this and this.mode is RunMode.MULTIRUN and this.job.num > 0:
         ray.shutdown()
 
 
@@ -178,33 +173,28 @@ def _refuse_or_warn(config: DictConfig) -> None:
         say(f"warning: {said}")
 
 
-def environment(config: DictConfig) -> Iterator[tuple[str, str]]:
-    """Yield the environment variables of the training's processes: platform and patches."""
+def _set_variables(config: DictConfig) -> None:
+    """Write platform and patches into Ray's runtime environment, which verl passes to ``ray.init``.
+
+    Environment variables that the driver's own Ray job has set are left out: Ray would refuse them.
+    """
+    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
     from grpo_verl_ext.verl_plugin import usage
     from grpo_verl_ext.verl_plugin.config import Options
     from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE
 
-    if usage.asks_for_cpu(config):
-        yield PLATFORM_VARIABLE, "cpu"
     try:
         options = Options.from_config(config.algorithm)
     except SettingError as error:
         sys.exit(f"grpo_verl_ext: {error}")  # where the check that reports it is silenced
     needed = ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
-    yield PATCHES_VARIABLE, ",".join(needed)
-
-
-def _hand_on(config: DictConfig, variables: Iterator[tuple[str, str]]) -> None:
-    """Write the variables into Ray's runtime environment, which verl passes to ``ray.init``.
-
-    Variables that the driver's own Ray job has set are left out: Ray would refuse them.
-    """
-    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-
+    variables = {PLATFORM_VARIABLE: "cpu"} if usage.asks_for_cpu(config) else {}
+    variables[PATCHES_VARIABLE] = ",".join(needed)
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
     set_by_job = (job.get("runtime_env") or {}).get("env_vars") or {}
     with open_dict(config):
-        for name, value in variables:
+        for name, value in variables.items():
             key = f"{RUNTIME_ENVIRONMENT}.{name}"
             if name not in set_by_job:
                 OmegaConf.update(config, key, value, force_add=True)

@@ -20,14 +20,31 @@ from grpo_verl_ext.utils.keys import key_of
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
 
 
-def examine_configuration(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
-    """Print the problems of a training's command line, with Hydra's options, and return the exit status."""
+def examine_configuration(
+    overrides: Sequence[str], *, as_json: bool, fix: bool = False, **options: str
+) -> int:
+    """Print the problems of a training's command line, with Hydra's options, and return the exit status.
+
+    With ``fix`` print the corrected command, and to stderr what was changed and what is left.
+    """
     with redirect_stdout(sys.stderr):  # verl prints while it validates
-        found = list(all_findings(overrides, **options))
+        words, mended, found = correct(overrides, follow=fix, **options)
+    usual = {"config_path": CONFIG_PATH, "config_name": CONFIG_NAME}
+    given = {name: value for name, value in options.items() if value != usual[name]}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    command = ["python3", *TRAINER, *flags, *words]
     if as_json:
-        print(json.dumps({"findings": [_plain(each) for each in found]}, indent=2))
-    else:
-        print_findings(found, make_console())
+        content: dict[str, object] = {"findings": [_plain(each) for each in found]}
+        if fix:
+            content = {"command": command, "mended": [_plain(each) for each in mended]} | content
+        print(json.dumps(content, indent=2))
+        return exit_status(found)
+    console = make_console(stderr=fix)
+    for each in mended:
+        console.print(f"mended {each.check}: {each.problem}")
+    print_findings(found, console)
+    if fix:
+        print(" \\\n    ".join([shlex.join(command[:3]), *map(shlex.quote, command[3:])]))
     return exit_status(found)
 
 
@@ -67,13 +84,13 @@ class _Correction(NamedTuple):
     left: list[Finding]
 
 
-def correct(overrides: Sequence[str], **options: str) -> _Correction:
+def correct(overrides: Sequence[str], *, follow: bool = True, **options: str) -> _Correction:
     """Follow the findings one after the other, since one may be the cause of others, each line once."""
     words, mended = list(overrides), list[Finding]()
     while True:
         found = list(all_findings(words, **options))
         followed = [each.problem.fix for each in mended]
-        for each in found:
+        for each in found if follow else ():
             line = each.problem.fix
             is_new = each.severity is not Severity.NOTE and isinstance(line, Line) and line not in followed
             if is_new and (better := put_in(line, words)) != words:
@@ -101,23 +118,3 @@ def put_in(line: str, overrides: Sequence[str]) -> list[str]:
                 new = [f"{mine[-1].partition('=')[0]}={word.partition('=')[2]}"]
             kept = [*kept[:at], *new, *(each for each in kept[at:] if each not in mine)]
     return kept
-
-
-def print_correction(overrides: Sequence[str], *, as_json: bool, **options: str) -> int:
-    """Print the corrected command, to stderr what was changed and what is left, and return the status."""
-    with redirect_stdout(sys.stderr):  # verl prints while it validates
-        correction = correct(overrides, **options)
-    usual = {"config_path": CONFIG_PATH, "config_name": CONFIG_NAME}
-    given = {name: value for name, value in options.items() if value != usual[name]}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-    command = ["python3", *TRAINER, *flags, *correction.overrides]
-    if as_json:
-        mended, left = ([_plain(each) for each in found] for found in (correction.mended, correction.left))
-        print(json.dumps({"command": command, "mended": mended, "findings": left}, indent=2))
-        return exit_status(correction.left)
-    console = make_console(stderr=True)
-    for each in correction.mended:
-        console.print(f"mended {each.check}: {each.problem}")
-    print_findings(correction.left, console)
-    print(" \\\n    ".join([shlex.join(command[:3]), *map(shlex.quote, command[3:])]))
-    return exit_status(correction.left)

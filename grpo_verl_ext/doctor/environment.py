@@ -10,7 +10,6 @@ from contextlib import redirect_stdout
 from typing import Any, NamedTuple
 
 import ray
-from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from rich.table import Table
 
@@ -85,11 +84,10 @@ def examine_environment(as_json: bool) -> int:
 def _gradients() -> tuple[str, str | None]:
     """Return how many presets compute their paper's gradient here, and a complaint about the others."""
     try:
-        # both load the plugin's functions, which a process asked by `seen_here` does not
-        from grpo_verl_ext.preflight.values import verls_defaults
-        from grpo_verl_ext.proof.judge import TOLERANCE, presets_on
+        # which loads the plugin's functions; a process asked by `seen_here` does not
+        from grpo_verl_ext.proof.judge import TOLERANCE, presets_on_this_verl
 
-        away = dict(presets_on(OmegaConf.create(verls_defaults())))
+        away = dict(presets_on_this_verl())
     except (ImportError, AttributeError, OSError) as error:
         return "no gradient was computed", f"verl lacks what computes a gradient ({error}). Type: {INSTALL}"
     others = sorted(name for name, distance in away.items() if distance > TOLERANCE)

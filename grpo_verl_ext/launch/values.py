@@ -14,7 +14,6 @@ from rich.table import Table
 import grpo_verl_ext.config
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
 from grpo_verl_ext.catalogue.presets import OURS
-from grpo_verl_ext.preflight.values import verls_defaults
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console, print_table
@@ -109,17 +108,20 @@ def shown(
     known = [key for key in own.leaves if key not in _WIRING]
     given = [key for key in map(key_of, overrides) if "." in key]
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
-    keys = dict.fromkeys([*known, *_OF_EVERY_TRAINING, *given])
-    unused = unread(config, overrides, OmegaConf.create(verls_defaults()))
+    found = {key: setting(config, key) for key in (*known, *_OF_EVERY_TRAINING, *given)}
     return {
         "preset": preset,
         "paper": ALGORITHMS[preset].paper,
         "values": [
-            {"key": key, "value": _plain(setting(config, key)), "source": sources.get(key, otherwise)}
-            for key in keys
+            {
+                "key": key,
+                "value": OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value,
+                "source": sources.get(key, otherwise),
+            }
+            for key, value in found.items()
         ],
         **_replaced(preset, config, overrides),
-        "changes_nothing": [each.problem.reason for each in unused],
+        "changes_nothing": [each.problem.reason for each in unread(config, overrides)],
         "not_of_the_paper": [
             f"{key}={as_typed(setting(config, key))}: {comment}"
             for key, comment in own.comments.items()
@@ -153,7 +155,3 @@ def print_values(content: Mapping[str, Any]) -> None:
     ):
         if sentences:
             console.print("\n  ".join([f"{title}:", *sentences]))
-
-
-def _plain(value: object) -> object:
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

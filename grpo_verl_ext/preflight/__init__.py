@@ -39,24 +39,17 @@ _OF_UPDATES = ("tested", "settings", _PROBE)
 """Checks of what estimator and loss would do; a run that only validates calls neither."""
 
 
-def check_training(config: DictConfig) -> None:
-    """Refuse a configuration that would fail in Ray or train another algorithm than the one it names."""
+def check_training(config: DictConfig, *, of_many: bool = False) -> None:
+    """Refuse a configuration that would fail in Ray or train another algorithm than the one it names.
+
+    Of one of many trainings refuse loggers, too, for which all of them would end.
+    """
     for found in findings(config):
         if found.severity is Severity.ERROR:
             raise SettingError.of(found.problem)
-
-
-def check_run_of_many(config: DictConfig) -> None:
-    """Refuse one of many trainings as `check_training` does, and loggers for which all of them would end."""
-    check_training(config)
-    if "packages" not in _silenced(config):
+    if of_many and "packages" not in _silenced(config):
         for problem in environment.advise_loggers(config, keys=True):
             raise SettingError.of(problem)
-
-
-def warnings(config: DictConfig) -> Iterator[Finding]:
-    """Return settings that are allowed but seldom intended, without silenced checks."""
-    return (found for found in findings(config) if found.severity is Severity.WARNING)
 
 
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
@@ -139,4 +132,4 @@ def _silenced(config: DictConfig) -> list[str]:
     return [str(each) for each in given]
 
 
-__all__ = ["ADVICE", "CHECKS", "check_training", "findings", "warnings"]
+__all__ = ["ADVICE", "CHECKS", "check_training", "findings"]

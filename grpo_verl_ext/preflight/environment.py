@@ -150,44 +150,36 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
 
     One training asks for its key, and verl's default has wandb.
     """
-    given = config.trainer.get("logger") or []
-    names = [given] if isinstance(given, str) else [*map(str, given)]
-
-    def typed(*changed: str) -> str:
-        return f"{_LOGGER}=[{','.join(changed)}]"
-
-    for name in names:
-        others = [each for each in names if each != name]
-        if name not in (valid := _known_loggers()):
-            line = Line(typed(*others, next(iter(get_close_matches(name, valid, n=1)), "console")))
-            yield Problem(_LOGGER, names, line, f"verl has no logger {name}", valid, typed(*names))
-        elif lacks := _lacking(name, key=keys):
-            why, remedy = lacks
-            fix = f"{remedy}, or {typed(*(others or ['console']))}"
-            yield Problem(_LOGGER, names, fix, why, seen=typed(*names))
-
-
-def _known_loggers() -> list[str]:
-    """Return the loggers that verl has."""
     from verl.utils.tracking import Tracking
 
-    return [*dict.fromkeys([*Tracking.supported_backend, *_TRACKERS])]
+    valid = [*dict.fromkeys([*Tracking.supported_backend, *_TRACKERS])]
+    given = config.trainer.get("logger") or []
+    names = [given] if isinstance(given, str) else [*map(str, given)]
+    for name in names:
+        others, package = [each for each in names if each != name], _TRACKERS.get(name)
+        fix = f"{_LOGGER}=[{','.join(others or ['console'])}]"
+        if name not in valid:
+            near = next(iter(get_close_matches(name, valid, n=1)), "console")
+            why, fix = f"verl has no logger {name}", Line(f"{_LOGGER}=[{','.join([*others, near])}]")
+        elif package is not None and importlib.util.find_spec(package) is None:
+            why, fix = f"{package} is not installed here", f"pip install {package}, or {fix}"
+        elif keys and package == "wandb" and not _has_wandb_key():
+            why = "wandb has no key here"
+            fix = f"wandb login, or WANDB_MODE=offline in front of the command, or {fix}"
+        else:
+            continue
+        seen = f"{_LOGGER}=[{','.join(names)}]"
+        yield Problem(_LOGGER, names, fix, why, valid if name not in valid else "", seen)
 
 
-def _lacking(name: str, *, key: bool = True) -> tuple[str, str] | None:
-    """Return what one of verl's loggers lacks on this machine, perhaps its key, and what to type."""
-    package = _TRACKERS.get(name)
-    if package is not None and importlib.util.find_spec(package) is None:
-        return f"{package} is not installed here", f"pip install {package}"
-    if key and package == "wandb":  # which would ask for one
-        import wandb
-        from requests.utils import get_netrc_auth
+def _has_wandb_key() -> bool:
+    """Whether wandb, which would ask for a key, has one or needs none."""
+    import wandb
+    from requests.utils import get_netrc_auth
 
-        settings = wandb.setup().settings
-        given = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
-        if settings.mode == "online" and not given:
-            return "wandb has no key here", "wandb login, or WANDB_MODE=offline in front of the command"
-    return None
+    settings = wandb.setup().settings
+    given = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
+    return bool(given) or settings.mode != "online"
 
 
 ENVIRONMENT = Feature(

@@ -1,4 +1,4 @@
-"""Report on a training: all problems, ours and what verl itself says, and what it would do of its preset."""
+"""Report on a training: all problems, ours and what verl itself says, and the words to delete."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from copy import deepcopy
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -20,8 +19,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
-from grpo_verl_ext.catalogue.requires import runs_v1
+from grpo_verl_ext.catalogue import wiring
 from grpo_verl_ext.preflight import values
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
@@ -32,11 +30,8 @@ from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.compose import nearest_line
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.mini_batch import plan
-from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
-_CLEAN, _WARNED, _WRONG = 0, 1, 2
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
 _REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
 """Exceptions that verl's own validation raises."""
@@ -47,20 +42,17 @@ _INSTANTIATED = re.compile(
 """Matches Hydra's message for what a configuration's class refuses."""
 
 
-def findings_with_verls(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
+def findings_with_verls(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings of our checks, and what verl itself says beyond them.
 
     Of values that verl cannot read or calculate with it would raise Python's own errors, and is not asked.
-    Without words of a command they are Hydra's own.
     """
-    if not words and HydraConfig.initialized():
-        words = list(HydraConfig.get().overrides.task)
     found = list(preflight.findings(config, words))
     yield from found
     refused = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR}
     if any(each.severity is Severity.ERROR for each in values.wrong(config)):
         return
-    yield from unread(config, words, OmegaConf.create(values.verls_defaults()))
+    yield from unread(config, words)
     if all(type(setting(config, key)) is int for key in (*values.COUNTS, f"{ROLLOUT}.n")):
         for each in _by_verl(config):
             if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in refused - {""}):
@@ -123,10 +115,8 @@ def _refusal(message: str, config: DictConfig) -> Problem:
 
 def exit_status(found: Sequence[Finding]) -> int:
     """Return the doctor's exit status: 0 for no finding or notes, 1 for warnings, 2 for errors."""
-    severities = {each.severity for each in found}
-    if Severity.ERROR in severities:
-        return _WRONG
-    return _WARNED if Severity.WARNING in severities else _CLEAN
+    statuses = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
+    return max((statuses[each.severity] for each in found), default=0)
 
 
 def print_findings(found: Sequence[Finding], console: Console) -> None:
@@ -145,73 +135,26 @@ def report(config: DictConfig) -> int:
     if not usage.uses_package(config):
         console.print("this training names nothing of grpo_verl_ext")
         return 0
+    words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
     with redirect_stdout(sys.stderr):  # verl prints while it validates
-        found = list(findings_with_verls(config))
+        found = list(findings_with_verls(config, words))
     print_findings(found, console)
-    console.print(_updates(config))
-    console.print(f"responses that must meet in an update: {_meeting(config)}")
-    preset = written(config.algorithm).get("preset")
-    if preset in PRESETS:
-        console.print(f"+algo={preset} sets, verl's default → the value now:")
-        defaults, replaced = OmegaConf.create(values.verls_defaults()), differing(config)
-        for key in PRESETS[preset].leaves:
-            default, now = (as_typed(setting(each, key)) for each in (defaults, config))
-            if default != now:
-                own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
-                console.print(f"  {key}: {default} → {now}{own}")
-        for line in _to_delete(preset, config, replaced):
-            console.print(line)
-    return exit_status(found)
-
-
-def _to_delete(preset: str, config: DictConfig, replaced: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
-    """Yield a line for each word of the command that replaces a value which makes the preset's algorithm."""
-    ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
-    leaves = sorted(replaced.keys() - wiring(preset) - ours)
-    for word in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
-        key = keys.moved_key(keys.key_of(word))
-        for leaf in leaves:
-            if leaf == key or leaf.startswith(f"{key}."):
-                own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
-                yield f"delete from the script: {word} ({preset} has {own})"
-
-
-def _updates(config: DictConfig) -> str:
-    """Return how many updates a rollout is used for, with the numbers that say so."""
     always = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
-    numbers = {key: setting(config, key) for key in always} | {
-        plan.parts_of_step_key(config): plan.parts_of_step(config)
-    }
+    numbers = {key: setting(config, key) for key in always}
+    numbers[plan.parts_of_step_key(config)] = plan.parts_of_step(config)
     count = "not known"
     if keys.FULLY_ASYNC not in config and all(is_count(number) for number in numbers.values()):
         prompts, mini_batch, epochs, parts = numbers.values()
         count = str(parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs)
     shown = (f"{key}={as_typed(value)}" for key, value in numbers.items() if key in always or value != 1)
-    return f"updates per rollout: {count} ({', '.join(shown)})"
-
-
-def _meeting(config: DictConfig) -> str:
-    """Return where the loss gets what it needs of other responses than those of its micro-batch."""
-    loss, mode = loss_of(config), setting(config, MODE)
-    if loss is None or loss.needs is None:
-        return "not needed"
-    if not runs_v1(config) or mode not in TRAINER_MODES:
-        return f"not seen to by this trainer ({MODE}={mode})"
-    actor, trainer = config.actor_rollout_ref.actor, config.trainer
-    parallel = setting(config, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", 1)
-    counts = (trainer.nnodes, trainer.n_gpus_per_node, parallel, actor.ppo_mini_batch_size)
-    if not all(is_count(number) for number in (*counts, setting(config, f"{ROLLOUT}.n"))):
-        return "not known without numbers of nodes, GPUs, prompts and responses"
-    ranks = max(1, trainer.nnodes * trainer.n_gpus_per_node // parallel)
-    cut = plan.Cut.from_config(config, ranks, of_prompts=loss.needs.of_prompts)
-    if not plan.policy_moves(config):
-        return f"{cut.rows}; no forward pass, for the only update on a rollout has their log-probs"
-    if cut.engine not in STATISTIC_ENGINES:
-        return f"{cut.rows}, not measured between the updates with {ACTOR}.strategy={cut.engine}"
-    chosen = plan.choose(cut)
-    where = {
-        StatisticSource.MICRO_BATCH: "in one micro-batch",
-        StatisticSource.RANKS: "in the micro-batches of all ranks",
-        StatisticSource.FORWARD_PASS: "in another forward pass before each later update",
-    }
-    return f"{cut.rows}, {where[chosen.source]}: {chosen.reason}"
+    console.print(f"updates per rollout: {count} ({', '.join(shown)})")
+    # Words of the command that replace a value which makes the preset's algorithm.
+    preset, replaced = str(written(config.algorithm).get("preset")), differing(config)
+    ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
+    leaves = sorted(replaced.keys() - wiring(preset) - ours) if replaced else []
+    for word in words:
+        key = keys.moved_key(keys.key_of(word))
+        for leaf in (each for each in leaves if f"{each}.".startswith(f"{key}.")):
+            own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
+            console.print(f"delete from the script: {word} ({preset} has {own})")
+    return exit_status(found)

@@ -6,17 +6,14 @@ verl's own defaults, which it keeps in one file, say what a key is: a section, a
 import math
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError
 
+from grpo_verl_ext.proof import verls_defaults
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, FULLY_ASYNC, ROLLOUT, key_of, moved_key
-from grpo_verl_ext.verl_plugin.compose import CONFIG_PATH, folder_of
 
 NAME = "types"
 """The name of this check."""
@@ -47,7 +44,8 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     The errors would mislead or end all other checks.
     """
     typed = {key_of(word): word.partition("=")[2] for word in words}
-    leaves = list(_leaves(OmegaConf.to_container(config, resolve=False), verls_defaults()))
+    given, usual = (OmegaConf.to_container(each, resolve=False) for each in (config, verls_defaults()))
+    leaves = list(_leaves(given, usual))
     sections = [
         (key, value)
         for key, value, default in leaves
@@ -74,14 +72,6 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
             elif key in _BOUNDS and type(value) in (int, float) and "_" in (text := typed.get(key, "")):
                 why = f"the command has {text}: Hydra leaves out an underscore between digits"
                 yield Finding(NAME, Severity.WARNING, Problem(key, value, Line(f'{key}="{text}"'), why))
-
-
-@cache
-def verls_defaults() -> dict[str, Any]:
-    """Return what verl's ``main_ppo`` composes without an override, from the file that verl keeps of it."""
-    file = Path(folder_of(CONFIG_PATH), "_generated_ppo_trainer.yaml")
-    defaults: dict[str, Any] = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return defaults
 
 
 def _leaves(given: Any, usual: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -2,12 +2,25 @@
 
 import math
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any, SupportsFloat
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, Estimator
 from grpo_verl_ext.utils.keys import SECTION, setting
+from grpo_verl_ext.verl_plugin.compose import CONFIG_PATH, folder_of
+
+
+@cache
+def verls_defaults() -> DictConfig:
+    """Return what verl's ``main_ppo`` composes without an override, from the file that verl keeps of it."""
+    file = Path(folder_of(CONFIG_PATH), "_generated_ppo_trainer.yaml")
+    content = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    defaults: DictConfig = OmegaConf.create(content)
+    return defaults
 
 
 def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:

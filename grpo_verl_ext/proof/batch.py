@@ -7,8 +7,9 @@ every clip, and rows of one token on both sides of each bound that a configurati
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,13 +101,16 @@ class Rollout:
         self, rows: list[int], dp_size: int, *, with_entropy: bool = False
     ) -> tuple[dict[str, Tensor], TensorDict]:
         """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
-        columns = {"responses": torch.zeros_like(self.response_mask), "response_mask": self.response_mask}
-        columns |= {"old_log_probs": self.old_log_prob, "ref_log_prob": self.ref_log_prob}
-        columns |= {"advantages": self.advantages}
-        if self.rollout_is_weights is not None:
-            columns["rollout_is_weights"] = self.rollout_is_weights
+        columns = {
+            "responses": torch.zeros_like(self.response_mask),
+            "response_mask": self.response_mask,
+            "old_log_probs": self.old_log_prob,
+            "ref_log_prob": self.ref_log_prob,
+            "advantages": self.advantages,
+            "rollout_is_weights": self.rollout_is_weights,
+        }
         lengths = [self.lengths[row] for row in rows]
-        fields = {name: _jagged(values[rows], lengths) for name, values in columns.items()}
+        fields = {name: _jagged(x[rows], lengths) for name, x in columns.items() if x is not None}
         prompts = torch.zeros(len(rows), _PROMPT_LENGTH, dtype=torch.int64)
         fields["prompts"] = _jagged(prompts, [_PROMPT_LENGTH] * len(rows))
         data = TensorDict(fields, batch_size=len(rows))
@@ -122,11 +126,8 @@ class Rollout:
     ) -> tuple[Tensor, Tensor]:
         """Return L, and its gradient by log-probs and entropies: (2, B, T), combined from parts as verl does.
 
-        Args:
-            actor: verl's dataclass.
-            ranks: the micro-batches of each rank.
-            is_ours: a worker of this package passes the loss what it needs of the mini-batch.
-            anchor: (B,) log π′(y), None for GVPO's old policy.
+        ``actor`` is verl's dataclass; ``ranks`` are the micro-batches of each rank. With ``is_ours`` the loss
+        gets what it needs of the mini-batch. ``anchor`` is (B,) log π′(y), None for GVPO's old policy.
         """
         log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
         rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
@@ -136,7 +137,7 @@ class Rollout:
         if isinstance(loss, catalogue.GroupLoss):
             alpha = alpha_of(actor.policy_loss)
             groups = compute.group_rows(self.tokens, self.prompt, statistic, alpha, anchor)
-        for numbers in (numbers for rank in ranks for numbers in rank):
+        for numbers in itertools.chain(*ranks):
             output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
             width = max(rows.lengths[number] for number in numbers)
             with ExitStack() as stack:
@@ -160,12 +161,9 @@ def _jagged(values: Tensor, lengths: Iterable[int]) -> Tensor:
 
 
 def synthetic_rollout(bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> Rollout:
-    """Draw a rollout in float64, always the same one of a seed.
+    """Draw a rollout in float64, always the same one of a seed, with lengths, groups and masks of all seeds.
 
-    Args:
-        bounds: numbers in the configuration at which a loss may clip, truncate or mask.
-        num_rewards: M ≥ 1.
-        seed: of the numbers; lengths, groups and masks are the same with all.
+    ``bounds`` are numbers in the configuration at which a loss may clip, truncate or mask.
     """
     generator = torch.Generator().manual_seed(seed)
     beside = [pair for bound in sorted({*bounds}) for pair in _beside(bound)]
@@ -204,55 +202,48 @@ def synthetic_rollout(bounds: Iterable[float] = (), num_rewards: int = 2, seed: 
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:
-    """Yield (old, new) log-probs of four rows, two on each side, for each way to read a bound."""
-    for near, far in zip(*(_ratios(bound * factor) for factor in (1 - _BESIDE, 1 + _BESIDE)), strict=True):
+    """Yield (old, new) log-probs of four rows, two on each side, for each way to read a bound.
+
+    It may be of ratios, as 1 ± x, e^{±x} or x, or a distance x of probabilities, or a KL.
+    """
+    sides = []
+    for x in (min(bound * factor, 500) for factor in (1 - _BESIDE, 1 + _BESIDE)):
+        ratios = [1 + x, 1 - x, math.exp(x), math.exp(-x), x, 1 + x / _OLD, 1 - x / _OLD]
+        for end in (1 - 1e-9, 1e-9):
+            low, high = _OLD, end
+            for _ in range(60):
+                p = (low + high) / 2
+                kl = _OLD * math.log(_OLD / p) + (1 - _OLD) * math.log((1 - _OLD) / (1 - p))
+                low, high = (p, high) if kl < x else (low, p)
+            ratios.append(low / _OLD)
+        sides.append(ratios)
+    for near, far in zip(*sides, strict=True):
         if all(_SMALLEST < ratio < 1 / _SMALLEST for ratio in (near, far)):
             old = min(math.log(_OLD), -math.log(max(near, far)) - 0.05)
-            for ratio in (near, near, far, far):
-                yield old, old + math.log(ratio)
+            yield from ((old, old + math.log(ratio)) for ratio in (near, near, far, far))
 
 
-def _ratios(x: float) -> Iterator[float]:
-    """Yield the ratios that a bound may mean: 1 ± x, e^{±x}, x, or a distance x of probabilities, or a KL."""
-    x = min(x, 500)
-    yield from (1 + x, 1 - x, math.exp(x), math.exp(-x), x, 1 + x / _OLD, 1 - x / _OLD)
-    for end in (1 - 1e-9, 1e-9):
-        low, high = _OLD, end
-        for _ in range(60):
-            p = (low + high) / 2
-            kl = _OLD * math.log(_OLD / p) + (1 - _OLD) * math.log((1 - _OLD) / (1 - p))
-            low, high = (p, high) if kl < x else (low, p)
-        yield low / _OLD
-
-
-def _shuffled(rows: list[int], _: list[int]) -> list[list[int]]:
-    """Cut into two micro-batches of random size, with the rows in random order."""
-    generator = torch.Generator().manual_seed(len(rows))
-    order = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
-    middle = int(torch.randint(1, len(rows), (1,), generator=generator))
-    return [order[:middle], order[middle:]]
-
-
-def _dynamic(rows: list[int], lengths: list[int]) -> list[list[int]]:
-    """Cut by a budget of tokens, two responses' at most, as verl does."""
-    own = [lengths[row] for row in rows]
-    count = math.ceil(sum(own) / (2 * MAX_RESPONSE_LENGTH))
-    parts = get_seqlen_balanced_partitions(own, count, equal_size=False)
-    return [[rows[each] for each in part] for part in parts]
-
-
-SPLITS: dict[str, Callable[[list[int], list[int]], list[list[int]]]] = {
-    "whole": lambda rows, _: [rows],
-    "halves": lambda rows, _: [rows[: len(rows) // 2], rows[len(rows) // 2 :]],
-    "singles": lambda rows, _: [[row] for row in rows],
-    "uneven": lambda rows, _: [rows[:1], rows[:0:-1]],
-    "shuffled": _shuffled,
-    "dynamic": _dynamic,
-}
-"""Name → function that cuts a rank's rows into micro-batches, given the length of every row."""
+SPLITS = ("whole", "halves", "singles", "uneven", "shuffled", "dynamic")
+"""Ways to cut a rank's rows into micro-batches."""
 
 
 def cut(lengths: list[int], split: str, dp_size: int) -> list[list[list[int]]]:
     """Return the micro-batches of each rank; ranks get equally many rows, strided as by verl's balancing."""
-    rows = list(range(len(lengths)))
-    return [SPLITS[split](rows[rank::dp_size], lengths) for rank in range(dp_size)]
+    ranks = []
+    for rows in ([*range(rank, len(lengths), dp_size)] for rank in range(dp_size)):
+        own, half = [lengths[row] for row in rows], len(rows) // 2
+        generator = torch.Generator().manual_seed(len(rows))
+        order = torch.randperm(len(rows), generator=generator).tolist()
+        middle = int(torch.randint(1, len(rows), (1,), generator=generator))
+        # As verl cuts by a budget of tokens, here two responses' at most.
+        count = math.ceil(sum(own) / (2 * MAX_RESPONSE_LENGTH))
+        parts = {
+            "whole": [[*range(len(rows))]],
+            "halves": [[*range(half)], [*range(half, len(rows))]],
+            "singles": [[each] for each in range(len(rows))],
+            "uneven": [[0], [*range(len(rows) - 1, 0, -1)]],
+            "shuffled": [order[:middle], order[middle:]],
+            "dynamic": get_seqlen_balanced_partitions(own, count, equal_size=False),
+        }
+        ranks.append([[rows[each] for each in part] for part in parts[split]])
+    return ranks

@@ -156,17 +156,15 @@ class Training:
     ) -> tuple[Tensor, Tensor]:
         """Return L, and its gradient by log-probs and entropies: (2, B, T).
 
-        Args:
-            rows: as `rows` returns them, whose ``log_prob`` is the policy to update.
-            ranks: the micro-batches of each rank; None: all rows in one.
+        ``rows`` are those of `rows`, ``ranks`` the micro-batches of each rank; None: all rows in one.
         """
         anchors = {
             wire.Field.OLD_LOG_PROBS: None,
             wire.Field.REF_LOG_PROB: sequence_sums(rows.ref_log_prob, rows.response_mask),
         }
         anchor = anchors.get(self._anchor, rows.of_anchor)
-        whole = [[[*range(len(rows.lengths))]]]
-        return rows.value_and_gradient(self.actor, ranks or whole, is_ours=self._is_ours, anchor=anchor)
+        ranks = ranks or [[[*range(len(rows.lengths))]]]
+        return rows.value_and_gradient(self.actor, ranks, is_ours=self._is_ours, anchor=anchor)
 
     def weights(self, rows: Rollout, ranks: list[list[list[int]]] | None = None) -> Tensor:
         """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,)."""

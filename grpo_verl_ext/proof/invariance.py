@@ -5,7 +5,6 @@ gradient are combined as verl does (sum over micro-batches, average over ranks) 
 mini-batch on one rank. `COVERED` says what the mini-batch has, `NOT_COVERED` what it cannot show.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from hydra.errors import InstantiationException
-from omegaconf import DictConfig
 from rich.table import Column, Table
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
@@ -22,14 +20,13 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOSS_AGG_MODES
 from grpo_verl_ext.catalogue.grpo import GRPO
-from grpo_verl_ext.proof import largest
+from grpo_verl_ext.proof import largest, verls_defaults
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe
 from grpo_verl_ext.proof.reference import VERLS_LOSSES
 from grpo_verl_ext.utils.console import make_console, print_table
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, ESTIMATOR, LOSS, MODE, POLICY_LOSS, SCALE_FACTOR
-from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.registration import register
@@ -57,21 +54,16 @@ NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Case:
-    """A loss as it is chosen in verl's configuration.
-
-    Attributes:
-        name: its name in the report.
-        loss_mode: ``actor.policy_loss.loss_mode``; the next two are keys of ``actor``.
-        split_dependent: the loss depends on the split by its definition, so a difference is not a failure.
-        values: dotted key → other values of the configuration.
-    """
+    """A loss as it is chosen in verl's configuration, and its name in the report."""
 
     name: str
     loss_mode: str
     loss_agg_mode: str = "token-mean"
     loss_scale_factor: int | None = None
     split_dependent: bool = False
+    """The loss depends on the split by its definition, so a difference is not a failure."""
     values: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted key → other values of the configuration."""
 
 
 def _case_of(algorithm: Algorithm) -> Case:
@@ -86,6 +78,7 @@ def _case_of(algorithm: Algorithm) -> Case:
     )
 
 
+_DEFAULT = of_probe(verls_defaults())
 register()  # verl may have been told to load no plugin
 catalogue.enter_foreign()
 OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.name == each.name in LOSSES)
@@ -120,17 +113,12 @@ class _Measurement(NamedTuple):
     passed: bool
 
 
-@functools.cache
-def _default() -> DictConfig:
-    return of_probe(composed([]))
-
-
 def training_of(case: Case, **actor: Any) -> Training:
     """Return the training of a case, with other values of ``actor``; ValueError where verl refuses one."""
     values = {ESTIMATOR: GRPO.estimator.name, MODE: TRAINER_MODES[0], **case.values, LOSS: case.loss_mode}
     values |= {AGGREGATION: case.loss_agg_mode, SCALE_FACTOR: case.loss_scale_factor}
     try:
-        return Training(changed(_default(), values | {f"{ACTOR}.{name}": actor[name] for name in actor}))
+        return Training(changed(_DEFAULT, values | {f"{ACTOR}.{name}": actor[name] for name in actor}))
     except InstantiationException as error:
         raise (error.__cause__ or error) from None
 
@@ -177,8 +165,7 @@ def own_case(
 ) -> Case | None:
     """Return the case of a user's own loss, by its names in verl's configuration; None without a loss.
 
-    Args:
-        loss_agg_mode: None for verl's default, ``token-mean``; ``loss_scale_factor`` likewise.
+    An average that is None is verl's default, ``token-mean``.
     """
     if loss_mode is None:
         options = {"--loss-agg-mode": loss_agg_mode, "--loss-scale-factor": loss_scale_factor}

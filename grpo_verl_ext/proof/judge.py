@@ -22,7 +22,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, Algorithm, TokenLoss, VerlsLoss
 from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
-from grpo_verl_ext.proof import differing
+from grpo_verl_ext.proof import differing, verls_defaults
 from grpo_verl_ext.proof.batch import Rollout, cut
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe, rollout_for
 from grpo_verl_ext.proof.reference import reference_weights
@@ -80,6 +80,10 @@ def _distance(found: Tensor, expected: Tensor) -> float:
     """‖found − expected‖/‖expected‖, the larger of the two updates'; infinite for NaN."""
     away = (found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-300)
     return float(away.max()) if away.isfinite().all() else math.inf
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}" if share < 1e3 else "more than 1000 times"
 
 
 class _Probe:
@@ -226,16 +230,12 @@ def _another(probe: _Probe, found: Tensor) -> Iterator[Finding]:
     yield Finding("gradient", Severity.WARNING, problem)
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}" if share < 1e3 else "more than 1000 times"
-
-
-def unread(config: DictConfig, words: Sequence[str], default: DictConfig) -> Iterator[Finding]:
+def unread(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     """Yield a note for each word of the command line that changes nothing of the gradient."""
     if not _is_registered(config):
         return
     own = of_probe(config)
-    trials = {key: changed(own, {key: value}) for key, value in _set_by(words, own, default)}
+    trials = {key: changed(own, {key: value}) for key, value in _set_by(words, own, verls_defaults())}
     rollout = rollout_for(own, *trials.values())
     found = _quietly(own, rollout)  # `judgements` reports why there is nothing
     for key, trial in trials.items() if found is not None else ():
@@ -268,10 +268,10 @@ def _without(key: str) -> Line:
     return Line(without=(key,), more=f"the same command without {key}")
 
 
-def presets_on(default: DictConfig) -> Iterator[tuple[str, float]]:
+def presets_on_this_verl() -> Iterator[tuple[str, float]]:
     """Yield each preset, and how far its gradient by this verl is from its record's; NaN if that is none."""
     for name, preset in PRESETS.items():
-        config = changed(of_probe(default), preset.leaves)
+        config = changed(of_probe(verls_defaults()), preset.leaves)
         rollout = rollout_for(config)
         found, away = _quietly(config, rollout), math.inf
         if found is not None:

@@ -39,10 +39,8 @@ _KL_ESTIMATORS = {"kl": kl.k1, "k1": kl.k1, "mse": kl.k2, "k2": kl.k2, "low_var_
 def reference_weights(algorithm: Algorithm, training: Training, rollout: Rollout) -> Tensor:
     """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,).
 
-    Args:
-        algorithm: the record.
-        training: of the record's preset, where the values are not the user's.
-        rollout: of which ``log_prob`` is the policy at the update.
+    The training has the values of the record's preset, or the user's own; ``log_prob`` of the rollout is the
+    policy at the update.
     """
     (rows, _), actor, loss = training.scored(rollout), training.actor, algorithm.loss
     mask, log_prob = rows.response_mask.bool(), rows.log_prob.clone().requires_grad_()
@@ -62,9 +60,8 @@ def reference_weights(algorithm: Algorithm, training: Training, rollout: Rollout
         "config": actor,
     }
     options = loss.options.model_fields if loss.options else {}
-    known |= clip_range(actor) | {
-        name: actor.policy_loss.get(name, field.default) for name, field in options.items()
-    }
+    known |= clip_range(actor)
+    known |= {name: actor.policy_loss.get(name, field.default) for name, field in options.items()}
     if isinstance(loss, VerlsLoss):
         function = VERLS_LOSSES[loss.name]
     else:
@@ -73,8 +70,8 @@ def reference_weights(algorithm: Algorithm, training: Training, rollout: Rollout
     value = torch.as_tensor(function(**taken)[0])
     beside = [(-actor.entropy_coeff, entropy)]
     if actor.use_kl_loss:
-        of_tokens = _kl(str(actor.kl_loss_type), log_prob, rows.ref_log_prob, mask)
-        beside.append((actor.kl_loss_coef, of_tokens))
+        kind = str(actor.kl_loss_type)
+        beside.append((actor.kl_loss_coef, _kl(kind, log_prob, rows.ref_log_prob, mask)))
     counts = MiniBatch.from_config(actor)
     for coefficient, of_tokens in beside:
         value = value + coefficient * averaged(of_tokens, mask, algorithm.loss_agg_mode, counts)

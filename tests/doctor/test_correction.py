@@ -10,154 +10,69 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor.configuration import all_findings, correct, put_in
 from grpo_verl_ext.utils.errors import Line, Severity
 
-ACTOR = "actor_rollout_ref.actor"
-GVPO, GRPO = ["+algo=gvpo"], ["+algo=grpo"]
-STATIC = [f"{ACTOR}.use_dynamic_bsz=false", "trainer.n_gpus_per_node=8"]
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+GVPO, GRPO = "+algo=gvpo", "+algo=grpo"
+STATIC = f"{ACTOR}.use_dynamic_bsz=false trainer.n_gpus_per_node=8"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OTHER_MICRO = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
-SAMPLER = "trainer.v1.sampler.custom_sampler"
-PARTS = "trainer.v1.separate_async.parameter_sync_step"
+MODE, PARTS = "trainer.v1.trainer_mode", "trainer.v1.separate_async.parameter_sync_step"
+OF_OURS = "trainer.v1.grpo_ext_separate_async.parameter_sync_step"
+BETA, SCALE, MINI = "gvpo_beta=0.2", "algorithm.grpo_ext.scale_reward", f"{ACTOR}.ppo_mini_batch_size"
+ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"
+BUFFER = "reward.reward_kwargs.overlong_buffer_cfg.len=32"
+SIZES = " ".join(f"{key}=1" for key in (MICRO, *OTHER_MICRO))
 
-MISTAKES = {
-    # the words that were typed, the words in the corrected command, what must be gone
-    "a preset before a script's estimator and loss": (
-        [*GVPO, "algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode=vanilla"],
-        GVPO,
-        ["algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"],
+MISTAKES = [
+    # a check, the words that were typed, words of the corrected command, keys that must be gone
+    ("settings", f"{GVPO} {ESTIMATOR}=grpo {LOSS}=vanilla", GVPO, f"{ESTIMATOR} {LOSS}"),
+    ("names", f"{GVPO} {MODE}=grpo_ext_synk", f"{GVPO} {MODE}=grpo_ext_sync", ""),
+    ("composition", "+algo@_global_=GVPO", "+algo@_global_=gvpo", ""),
+    ("composition", "+algo=[lite_ppo,grpo]", GRPO, ""),
+    ("options", f"{GRPO} +{SCALE}=group", f"{GRPO} ++{SCALE}s=group", SCALE),
+    ("composition", f"{GRPO} {SCALE}=group", f"{GRPO} ++{SCALE}s=group", SCALE),
+    (
+        "sections",
+        f"{GVPO} {MODE}=grpo_ext_separate_async +{OF_OURS}=2 {MINI}=32",
+        f"{GVPO} {PARTS}=2",
+        OF_OURS,
     ),
-    "a trainer mode of no registry": (
-        [*GVPO, "trainer.v1.trainer_mode=grpo_ext_synk"],
-        [*GVPO, "trainer.v1.trainer_mode=grpo_ext_sync"],
-        [],
-    ),
-    "a preset in capitals, in the long form": (["+algo@_global_=GVPO"], ["+algo@_global_=gvpo"], []),
-    "two presets": (["+algo=[lite_ppo, grpo]"], GRPO, []),
-    "an option with a typing error": (
-        [*GRPO, "+algorithm.grpo_ext.scale_reward=group"],
-        [*GRPO, "++algorithm.grpo_ext.scale_rewards=group"],
-        ["algorithm.grpo_ext.scale_reward"],
-    ),
-    "the same without a plus": (
-        [*GRPO, "algorithm.grpo_ext.scale_reward=group"],
-        [*GRPO, "++algorithm.grpo_ext.scale_rewards=group"],
-        ["algorithm.grpo_ext.scale_reward"],
-    ),
-    "the parts of a step in a section of our mode": (
-        [
-            *(*GVPO, "trainer.v1.trainer_mode=grpo_ext_separate_async"),
-            *("+trainer.v1.grpo_ext_separate_async.parameter_sync_step=2", f"{ACTOR}.ppo_mini_batch_size=32"),
-        ],
-        [*GVPO, f"{PARTS}=2"],
-        ["trainer.v1.grpo_ext_separate_async.parameter_sync_step"],
-    ),
-    "a text for β": (
-        [*GVPO, f"{ACTOR}.policy_loss.gvpo_beta=abc"],
-        [*GVPO, f"{ACTOR}.policy_loss.gvpo_beta=0.1"],
-        [],
-    ),
-    "the recipe's β": (
-        [*GVPO, f"+{ACTOR}.gvpo_beta=0.2"],
-        [*GVPO, f"{ACTOR}.policy_loss.gvpo_beta=0.2"],
-        [f"{ACTOR}.gvpo_beta"],
-    ),
-    "a logger with a typing error": (
-        [*GRPO, "trainer.logger=[console,fiel]"],
-        [*GRPO, "trainer.logger=[console,file]"],
-        [],
-    ),
-    "a KL in the reward beside the preset's": (
-        [*GRPO, "algorithm.use_kl_in_reward=true"],
-        [*GRPO, "algorithm.use_kl_in_reward=false"],
-        [],
-    ),
-    "no micro-batch size, three times": (
-        [*GRPO, *STATIC],
-        [*GRPO, *STATIC, f"{MICRO}=1", *(f"{key}=1" for key in OTHER_MICRO)],
-        [],
-    ),
-    "rows that the GPUs cannot share": (
-        [*GRPO, *STATIC, *(f"{key}=2" for key in (MICRO, *OTHER_MICRO)), "data.train_batch_size=33"],
-        ["data.train_batch_size=34"],
-        [],
-    ),
-    "no rollout engine": (
-        [*GRPO, "actor_rollout_ref.rollout.name=???"],
-        [*GRPO, "actor_rollout_ref.rollout.name=vllm"],
-        [],
-    ),
-    "one response": (
-        [*GRPO, "actor_rollout_ref.rollout.n=1"],
-        [*GRPO, "actor_rollout_ref.rollout.n=8"],
-        [],
-    ),
-    "a text for a number": (
-        [*GRPO, "trainer.total_epochs=foo"],
-        [*GRPO, "trainer.total_epochs=30"],  # verl's default
-        [],
-    ),
-    "a loss of verl's that depends on the cut": (
-        [*GRPO, f"{ACTOR}.policy_loss.loss_mode=geo_mean"],
-        GRPO,
-        [f"{ACTOR}.policy_loss.loss_mode"],
-    ),
-    "a plus before a key that is there": (
-        ["+algo=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.len=32"],
-        ["+algo=dapo", "reward.reward_kwargs.overlong_buffer_cfg.len=32"],
-        [],
-    ),
-    "steps in parts with a loss that has no ratio": (
-        [
-            *("+algo=rloo", "trainer.v1.trainer_mode=separate_async", f"{PARTS}=4"),
-            f"{ACTOR}.ppo_mini_batch_size=8",
-        ],
-        ["+algo=rloo", "trainer.v1.trainer_mode=separate_async", f"{PARTS}=1"],
-        [],
-    ),
-    "dynamic sampling that is left to another sampler": (
-        ["+algo=dapo", f"{SAMPLER}.path=/sampler.py", f"{SAMPLER}.name=Sampler"],
-        ["+algo=dapo", f"{SAMPLER}.path=null"],
-        [],
-    ),
-    "dynamic sampling with verl's older trainer": (
-        ["+algo=dapo", "trainer.use_v1=false"],
-        ["+algo=dapo", "trainer.use_v1=true"],
-        [],
-    ),
-    "a batch's standard deviation of its parts": (
-        [
-            "+algo=lite_ppo",
-            "trainer.v1.trainer_mode=separate_async",
-            f"{PARTS}=4",
-            f"{ACTOR}.ppo_mini_batch_size=8",
-        ],
-        ["+algo=lite_ppo", f"{PARTS}=1"],
-        [],
-    ),
-}
+    ("verl", f"{GVPO} +{ACTOR}.{BETA}", f"{GVPO} {ACTOR}.policy_loss.{BETA}", f"{ACTOR}.gvpo_beta"),
+    ("verl", f"{GRPO} algorithm.use_kl_in_reward=true", f"{GRPO} algorithm.use_kl_in_reward=false", ""),
+    # a micro-batch size for each of three models
+    ("verl", f"{GRPO} {STATIC}", f"{GRPO} {STATIC} {SIZES}", ""),
+    # 33 · 4 rows are not a multiple of 8 GPUs; 34 · 4 are.
+    ("verl", f"{GRPO} {STATIC} {SIZES} data.train_batch_size=33", "data.train_batch_size=34", ""),
+    ("missing", f"{GRPO} {ROLLOUT}.name=???", f"{GRPO} {ROLLOUT}.name=vllm", ""),
+    ("composition", f"+algo=dapo +{BUFFER}", f"+algo=dapo {BUFFER}", ""),
+    ("ratio", f"+algo=rloo {MODE}=separate_async {PARTS}=4 {MINI}=8", f"{MODE}=separate_async {PARTS}=1", ""),
+    ("batch-scale", f"+algo=lite_ppo {MODE}=separate_async {PARTS}=4 {MINI}=8", f"{PARTS}=1", ""),
+]
 
 
 def keys(words: list[str]) -> list[str]:
     return [word.lstrip("+~").partition("=")[0] for word in words]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_first_mistake_gives_a_command_that_passes(whole: list[str], name: str) -> None:
-    typed, wanted, gone = MISTAKES[name]
+@pytest.mark.parametrize(("check", "line", "wanted", "gone"), MISTAKES)
+def test_a_first_mistake_gives_a_command_that_passes(
+    whole: list[str], check: str, line: str, wanted: str, gone: str
+) -> None:
+    typed = line.split()
     words = [each for each in whole if each.partition("=")[0] not in keys(typed)] + typed
-    assert list(all_findings(words)), "it was a mistake"
+    assert check in {each.check for each in all_findings(words)}
     correction = correct(words)
     assert [each for each in correction.left if each.severity is not Severity.NOTE] == []
-    assert set(wanted) <= set(correction.overrides)
-    assert not set(gone) & set(keys(correction.overrides))
+    assert {*wanted.split()} <= {*correction.overrides}
+    assert not {*gone.split()} & {*keys(correction.overrides)}
     # All else is as it was typed, in its order.
     same = [word for word in words if word in correction.overrides]
     assert [word for word in correction.overrides if word in words] == same
-    assert set(words) - set(typed) <= set(correction.overrides)
+    assert {*words} - {*typed} <= {*correction.overrides}
 
 
 def test_what_is_not_known_stays_and_is_said(whole: list[str]) -> None:
     reward = "reward.custom_reward_function.path=/no/reward.py"
-    words = [*GRPO, *whole, reward, "actor_rollout_ref.rollout.n=1"]
+    words = [GRPO, *whole, reward, "actor_rollout_ref.rollout.n=1"]
     correction = correct(words)
     assert [each.check for each in correction.mended] == ["group-size"]
     assert [each.check for each in correction.left] == ["files"]
@@ -165,10 +80,10 @@ def test_what_is_not_known_stays_and_is_said(whole: list[str]) -> None:
 
 
 def test_a_right_command_is_printed_as_it_is(whole: list[str]) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--fix", *GRPO, *whole])
+    result = CliRunner().invoke(app, ["doctor", "--fix", GRPO, *whole])
     assert result.exit_code == 0
     command = shlex.split(result.stdout.replace("\\\n", " "))
-    assert command == ["python3", "-m", "verl.trainer.main_ppo", *GRPO, *whole]
+    assert command == ["python3", "-m", "verl.trainer.main_ppo", GRPO, *whole]
     assert "findings: 0" in result.stderr
 
 
@@ -179,7 +94,7 @@ def test_the_printed_command_can_be_pasted(whole: list[str]) -> None:
         f"{ACTOR}.loss_agg_mode=token-mean",
     ]
     result = CliRunner().invoke(
-        app, ["doctor", "--fix", "python3", "-m", "verl.trainer.main_ppo", *GRPO, *whole, *typed]
+        app, ["doctor", "--fix", "python3", "-m", "verl.trainer.main_ppo", GRPO, *whole, *typed]
     )
     assert result.exit_code == 0
     command = shlex.split(result.stdout.replace("\\\n", " "))
@@ -188,10 +103,10 @@ def test_the_printed_command_can_be_pasted(whole: list[str]) -> None:
 
 
 def test_json_has_the_command_and_what_was_mended(whole: list[str]) -> None:
-    words = [*GRPO, *whole, "actor_rollout_ref.rollout.n=1"]
+    words = [GRPO, *whole, "actor_rollout_ref.rollout.n=1"]
     result = CliRunner().invoke(app, ["doctor", "--fix", "--json", *words])
     found = json.loads(result.stdout)
-    assert found["command"][3:] == [*GRPO, *whole[:4], "actor_rollout_ref.rollout.n=8", *whole[5:]]
+    assert found["command"][3:] == [GRPO, *whole[:4], "actor_rollout_ref.rollout.n=8", *whole[5:]]
     assert ([each["check"] for each in found["mended"]], found["findings"]) == (["group-size"], [])
 
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext import __version__, driver
 from grpo_verl_ext.preflight import report
-from grpo_verl_ext.proof import differing
 from grpo_verl_ext.verl_plugin.compose import composed
 
 FIRST = f"grpo_verl_ext {__version__}: checked, not trained (GRPO_VERL_EXT_CHECK=1)"
@@ -64,9 +63,6 @@ def test_a_script_with_an_array_and_a_loop(tmp_path: Path) -> None:
     assert "error settings" in said
     assert sum(line.startswith("  data.") and "not on this machine" in line for line in said) == 2
     assert any(line.startswith("updates per rollout: 8 (data.train_batch_size=1024, ") for line in said)
-    met = "responses that must meet in an update: the 4 responses to a prompt, in one micro-batch: "
-    assert any(met in line for line in said)
-    assert "  trainer.v1.trainer_mode: sync → grpo_ext_sync" in said
     assert [line for line in said if line.startswith("delete")] == [
         "delete from the script: algorithm.adv_estimator=grpo (gvpo has gvpo)",
         f"delete from the script: {ACTOR}.use_kl_loss=True (gvpo has false)",
@@ -108,7 +104,7 @@ def started(config: DictConfig) -> None:
 def test_an_error_of_the_check_starts_no_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "_updates", lambda _config: 1 / 0)
+    monkeypatch.setattr(report, "print_findings", lambda *_: 1 / 0)
     with pytest.raises(SystemExit) as ended:
         started(composed(["+algo=grpo"]))
     assert ended.value.code == 2
@@ -130,24 +126,26 @@ def test_without_a_preset_nothing_is_said_of_one(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         started(composed([f"{ACTOR}.policy_loss.loss_mode=dapo"]))
     said = capsys.readouterr().out
-    assert "responses that must meet in an update: not needed" in said
-    assert "+algo=" not in said.partition("findings:")[2]
+    assert len(said.partition("findings:")[2].splitlines()) == 2
 
 
-MEET = [
-    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=8"], "in one micro-batch"),
-    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", "trainer.n_gpus_per_node=4"], "in the micro-batches of all"),
-    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "another forward pass"),
-    ([f"{ACTOR}.ppo_mini_batch_size=1024"], "no forward pass"),
-    (["model_engine=megatron"], "not measured between the updates"),
-    (["trainer.v1.trainer_mode=sync"], "not seen to by this trainer"),
-]
+Reported = Callable[[list[str]], list[str]]
 
 
-@pytest.mark.parametrize(("words", "said"), MEET)
-def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> None:
-    fixed = ["+algo=gvpo", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
-    assert said in report._meeting(composed([*fixed, *words]))
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reported:
+    """What the report on a command says beside its findings."""
+
+    def said(words: list[str]) -> list[str]:
+        hydra = SimpleNamespace(overrides=SimpleNamespace(task=words))
+        config = composed(words)
+        monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
+        monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
+        monkeypatch.setattr(report, "findings_with_verls", lambda *_: [])
+        report.report(config)
+        return capsys.readouterr().out.splitlines()[1:]
+
+    return said
 
 
 @pytest.mark.parametrize(
@@ -161,8 +159,8 @@ def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> No
         (["data.train_batch_size=null"], "not known"),
     ],
 )
-def test_the_updates_on_a_rollout(words: list[str], count: str) -> None:
-    assert report._updates(composed(words)).startswith(f"updates per rollout: {count}")
+def test_the_updates_on_a_rollout(words: list[str], count: str, reported: Reported) -> None:
+    assert reported(["+algo=ppo", *words])[0].startswith(f"updates per rollout: {count}")
 
 
 @pytest.mark.parametrize(
@@ -176,11 +174,6 @@ def test_the_updates_on_a_rollout(words: list[str], count: str) -> None:
         (f"{ACTOR}.policy_loss={{loss_mode:vanilla}}", f"{ACTOR}.policy_loss.loss_mode=gvpo"),
     ],
 )
-def test_lines_to_delete(word: str, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["+algo=gvpo", word]
-    hydra = SimpleNamespace(overrides=SimpleNamespace(task=words))
-    config = composed(words)
-    monkeypatch.setattr(HydraConfig, "initialized", lambda: True)
-    monkeypatch.setattr(HydraConfig, "get", lambda: hydra)
+def test_lines_to_delete(word: str, said: str | None, reported: Reported) -> None:
     expected = [] if said is None else [f"delete from the script: {word} (gvpo has {said})"]
-    assert list(report._to_delete("gvpo", config, differing(config))) == expected
+    assert reported(["+algo=gvpo", word])[1:] == expected

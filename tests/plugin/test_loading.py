@@ -85,19 +85,9 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     "module",
     [
         *("preflight", "proof.batch", "driver"),
-        *(
-            "verl_plugin.usage",
-            "verl_plugin.cpu.platform",
-            "verl_plugin.registration",
-            "verl_plugin.own_loss",
-        ),
-        *(
-            "verl_plugin.cpu.engines",
-            "verl_plugin.wire",
-            "verl_plugin.trainer_modes",
-            "verl_plugin.registries",
-        ),
-        *("verl_plugin.mini_batch.worker", "verl_plugin.gvpo.worker", "verl_plugin.loss_config"),
+        *(f"verl_plugin.{each}" for each in ("usage", "cpu.platform", "registration", "own_loss")),
+        *(f"verl_plugin.{each}" for each in ("cpu.engines", "wire", "trainer_modes", "registries")),
+        *(f"verl_plugin.{each}" for each in ("mini_batch.worker", "gvpo.worker", "loss_config")),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:

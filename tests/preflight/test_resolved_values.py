@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 from processes import Python
 
-from grpo_verl_ext import preflight
+from grpo_verl_ext import preflight, proof
 from grpo_verl_ext.doctor.configuration import all_findings, correct
 from grpo_verl_ext.preflight import values
 from grpo_verl_ext.utils.errors import Finding, Severity
@@ -41,22 +41,15 @@ def found(word: str) -> list[Finding]:
 
 ERRORS = {
     # the word, what is said, the line to type
-    f"{ENABLE}=${{oc.env:NO_F,false}}": (
-        "text 'False'",
-        f"'{ENABLE}=\"${{oc.decode:${{oc.env:NO_F,false}}}}\"'",
-    ),
-    f"{ENABLE}=${{oc.env:OFF}}": ("text 'False'", f"'{ENABLE}=\"${{oc.decode:${{oc.env:OFF}}}}\"'"),
-    f"{BATCH}=${{oc.env:EIGHT}}": ("text '8'", f"'{BATCH}=\"${{oc.decode:${{oc.env:EIGHT}}}}\"'"),
-    # verl's default is null, and all else a number
-    f"{ACTOR}.loss_scale_factor=${{oc.env:EIGHT}}": (
-        "text '8'",
-        f"'{ACTOR}.loss_scale_factor=\"${{oc.decode:${{oc.env:EIGHT}}}}\"'",
-    ),
-    # The CPU preset calculates with it, and fails; the one cause is named.
-    "trainer.n_gpus_per_node=${oc.env:EIGHT}": (
-        "text '8'",
-        "'trainer.n_gpus_per_node=\"${oc.decode:${oc.env:EIGHT}}\"'",
-    ),
+    **{
+        f"{key}=${{oc.env:{name}}}": (f"text '{text}'", f"'{key}=\"${{oc.decode:${{oc.env:{name}}}}}\"'")
+        for key, name, text in (
+            *((ENABLE, "NO_F,false", "False"), (ENABLE, "OFF", "False"), (BATCH, "EIGHT", "8")),
+            (f"{ACTOR}.loss_scale_factor", "EIGHT", "8"),  # verl's default is null, and all else a number
+            # The CPU preset calculates with it, and fails; the one cause is named.
+            ("trainer.n_gpus_per_node", "EIGHT", "8"),
+        )
+    },
     f"{EPOCHS}=${{oc.env:NO_SUCH}}": ("variable 'NO_SUCH' not found", "export NO_SUCH=<value>"),
     "trainer.logger=[${oc.env:NO_SUCH}]": ("variable 'NO_SUCH' not found", "export NO_SUCH=<value>"),
     f"{EPOCHS}=${{no.such.key}}": ("key 'no.such.key' not found", f"{EPOCHS}=<value>"),
@@ -157,8 +150,8 @@ def test_the_driver_refuses_it_before_ray(python: Python, word: str) -> None:
 
 
 def test_a_verl_without_the_file_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "folder_of", lambda _: "/nowhere")
-    values.verls_defaults.cache_clear()
+    monkeypatch.setattr(proof, "folder_of", lambda _: "/nowhere")
+    proof.verls_defaults.cache_clear()
     (finding,) = found(f"{EPOCHS}=foo")
     assert finding.severity is Severity.WARNING
     assert "the check 'types' of grpo_verl_ext failed itself (FileNotFoundError" in str(finding.problem)
@@ -172,5 +165,5 @@ def test_it_can_be_silenced() -> None:
 def test_verl_keeps_all_that_it_composes_in_the_file_that_is_read() -> None:
     default = OmegaConf.to_container(composed([]), resolve=False)
     assert isinstance(default, dict)
-    assert {key: default[key] for key in values.verls_defaults()} == values.verls_defaults()
-    assert set(default) - set(values.verls_defaults()) == {"model_engine"}
+    assert default.pop("model_engine")
+    assert default == OmegaConf.to_container(proof.verls_defaults(), resolve=False)

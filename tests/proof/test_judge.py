@@ -14,7 +14,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS
 from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe, rollout_for
-from grpo_verl_ext.proof.judge import TOLERANCE, judgements, presets_on, unread
+from grpo_verl_ext.proof.judge import TOLERANCE, judgements, presets_on_this_verl, unread
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -41,8 +41,8 @@ def found(preset: str, *words: str) -> dict[str, str]:
     return {each.check: str(each.problem) for each in judgements(of(preset, *words), words)}
 
 
-def test_every_preset_computes_its_papers_gradient(default: DictConfig) -> None:
-    away = dict(presets_on(default))
+def test_every_preset_computes_its_papers_gradient() -> None:
+    away = dict(presets_on_this_verl())
     assert set(away) == set(PRESETS)
     assert max(away.values()) < 1e-12
 
@@ -52,10 +52,13 @@ def test_every_preset_computes_its_papers_gradient(default: DictConfig) -> None:
 Broken = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def flipped(loss: Callable[..., Any]) -> Callable[..., Any]:
-    def broken(**arguments: Any) -> Any:
-        value, metrics = loss(**arguments)
-        return -value, metrics
+def with_value(change: Callable[[Tensor], Tensor]) -> Broken:
+    def broken(loss: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(**arguments: Any) -> Any:
+            value, metrics = loss(**arguments)
+            return change(value), metrics
+
+        return changed
 
     return broken
 
@@ -81,16 +84,15 @@ def preset_of(default: DictConfig, name: str) -> DictConfig:
 
 def distance(config: DictConfig, name: str, papers: DictConfig | None = None) -> float:
     rollout = rollout_for(config, papers or config)
-    return apart(
-        Training(config), rollout, reference_weights(ALGORITHMS[name], Training(papers or config), rollout)
-    )
+    expected = reference_weights(ALGORITHMS[name], Training(papers or config), rollout)
+    return apart(Training(config), rollout, expected)
 
 
 def apart(training: Training, rollout: Rollout, expected: Tensor) -> float:
     return float((training.weights(training.rows(rollout)) - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("fault", [flipped, averaged_otherwise])
+@pytest.mark.parametrize("fault", [with_value(lambda value: -value), averaged_otherwise])
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_broken_loss_is_another_gradient(
     default: DictConfig, monkeypatch: pytest.MonkeyPatch, name: str, fault: Broken
@@ -120,11 +122,11 @@ def constants(name: str) -> Iterator[tuple[str, float]]:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_constant_that_is_one_per_cent_off_is_another_gradient(default: DictConfig, name: str) -> None:
     papers = preset_of(default, name)
-    silent = []
-    for key, value in constants(name):
-        if distance(changed(papers, {key: value * 1.01}), name, papers) <= TOLERANCE:
-            silent.append(key.rpartition(".")[2])
-    assert silent == SILENT.get(name, [])
+    away = {
+        key.rpartition(".")[2]: distance(changed(papers, {key: value * 1.01}), name, papers)
+        for key, value in constants(name)
+    }
+    assert [key for key in away if away[key] <= TOLERANCE] == SILENT.get(name, [])
 
 
 SILENT = {
@@ -141,28 +143,24 @@ SILENT = {
 # What users type.
 
 A = ACTOR
-FOUND = {
-    "no standard deviation in GRPO": ("grpo", ["+algorithm.grpo_ext.scale_rewards=none"], "gradient"),
-    "DAPO without overlong filtering": (
-        "dapo",
-        ["algorithm.grpo_ext.mask_truncated_completions=false"],
-        "gradient",
-    ),
-    "an entropy bonus beside GVPO": ("gvpo", [f"{A}.entropy_coeff=0.01"], "gradient"),
-    "a constant that is not the budget": ("dr_grpo", [f"{A}.loss_scale_factor=100"], "gradient"),
-    "verl's Dr. GRPO": ("ppo", [f"{A}.loss_agg_mode=seq-mean-token-sum-norm"], "cut"),
-    "verl's GMPO": ("gmpo", [f"{A}.policy_loss.loss_mode=geo_mean"], "cut"),
-    "several updates without a ratio": ("rloo", [f"{A}.ppo_mini_batch_size=16"], "ratio"),
-    "a null that verl compares": ("ppo", [f"{A}.clip_ratio_c=null"], "refused"),
-    "GVPO under verl's trainer": ("gvpo", ["trainer.v1.trainer_mode=sync"], "refused"),
-    "a temperature of 0": ("sapo", [f"{A}.tau_pos=0"], "no-gradient"),
-}
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_another_training_is_found(name: str) -> None:
-    preset, words, check = FOUND[name]
-    assert check in found(preset, *words)
+@pytest.mark.parametrize(
+    ("preset", "word", "check"),
+    [
+        ("grpo", "+algorithm.grpo_ext.scale_rewards=none", "gradient"),
+        ("dapo", "algorithm.grpo_ext.mask_truncated_completions=false", "gradient"),
+        ("gvpo", f"{A}.entropy_coeff=0.01", "gradient"),
+        ("dr_grpo", f"{A}.loss_scale_factor=100", "gradient"),
+        ("gmpo", f"{A}.policy_loss.loss_mode=geo_mean", "cut"),
+        ("rloo", f"{A}.ppo_mini_batch_size=16", "ratio"),
+        ("ppo", f"{A}.clip_ratio_c=null", "refused"),  # which verl compares
+        ("gvpo", "trainer.v1.trainer_mode=sync", "refused"),
+        ("sapo", f"{A}.tau_pos=0", "no-gradient"),
+    ],
+)
+def test_another_training_is_found(preset: str, word: str, check: str) -> None:
+    assert check in found(preset, word)
 
 
 @pytest.mark.parametrize(
@@ -223,10 +221,10 @@ def test_a_value_of_a_file_is_told_from_a_word_and_put_back() -> None:
         ("dapo", f"{A}.kl_loss_coef=0.1"),
     ],
 )
-def test_what_changes_nothing_is_a_note(default: DictConfig, preset: str, word: str) -> None:
+def test_what_changes_nothing_is_a_note(preset: str, word: str) -> None:
     config = of(preset, word)
     assert list(judgements(config, [word])) == []
-    (note,) = unread(config, [word], default)
+    (note,) = unread(config, [word])
     assert (note.check, note.severity) == ("unread", Severity.NOTE)
     assert "on the probe's batch" in str(note.problem)
 
@@ -244,8 +242,8 @@ def test_what_changes_nothing_is_a_note(default: DictConfig, preset: str, word: 
         ("gdpo", "algorithm.gdpo_reward_weights=[1.0,0.5]"),
     ],
 )
-def test_what_changes_something_is_none(default: DictConfig, preset: str, word: str) -> None:
-    assert list(unread(of(preset, word), [word], default)) == []
+def test_what_changes_something_is_none(preset: str, word: str) -> None:
+    assert list(unread(of(preset, word), [word])) == []
 
 
 def test_a_loss_of_our_name_that_a_module_registers_is_found(
@@ -277,24 +275,15 @@ def test_a_foreign_loss_that_cannot_be_tried_is_said_and_not_refused(monkeypatch
     assert "the training goes on" in str(finding.problem)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_gradient_that_is_no_number_fails(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
-    own = POLICY_LOSS_REGISTRY["grpo"]
-
-    def broken(**arguments: Any) -> Any:
-        loss, metrics = own(**arguments)
-        return loss * value, metrics
-
-    monkeypatch.setitem(POLICY_LOSS_REGISTRY, "grpo", broken)
-    assert "no-gradient" in found("grpo")
+CHANGES: list[Callable[[Tensor], Tensor]] = [
+    *(lambda value: value * math.nan, lambda value: value * math.inf, lambda value: value.detach().clone())
+]
 
 
-def test_a_loss_that_is_a_constant_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = POLICY_LOSS_REGISTRY["dapo"]
-
-    def constant(**arguments: Any) -> Any:
-        loss, metrics = own(**arguments)
-        return loss.detach().clone(), metrics
-
-    monkeypatch.setitem(POLICY_LOSS_REGISTRY, "dapo", constant)
+@pytest.mark.parametrize("change", CHANGES, ids=["nan", "infinite", "a constant"])
+def test_no_gradient_and_one_that_is_no_number_fail(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]
+) -> None:
+    # A constant of GRPO's would leave the KL term's gradient.
+    monkeypatch.setitem(POLICY_LOSS_REGISTRY, "dapo", with_value(change)(POLICY_LOSS_REGISTRY["dapo"]))
     assert "no-gradient" in found("dapo")

@@ -122,6 +122,5 @@ def command(site: Path, *words: str) -> str:
 
 def test_commands_know_the_installed_package(site: Path, right: list[str]) -> None:
     assert "algorithm.grpo_ext.gvpo_anchor" in command(site, "show", "gvpo_distill", *right[1:])
-    assert "findings: 0" in command(site, "train", "gvpo_distill", "+platform=cpu", *right[1:], "--dry-run")
     found = json.loads(command(site, "doctor", "+platform=cpu", *right, "--json"))
     assert [each for each in found["findings"] if each["check"] != "packages"] == []

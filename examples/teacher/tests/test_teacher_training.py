@@ -529,7 +529,7 @@ def test_settings_without_an_effect_are_named_as_such(
         monkeypatch, tmp_path, RESPONSES, algorithm__use_kl_in_reward=True,
         distillation__distillation_loss__use_task_rewards=False,
     )  # fmt: skip
-    said = {finding.problem.key: str(finding.problem) for finding in preflight.warnings(own.config)}
+    said = {finding.problem.key: str(finding.problem) for finding in preflight.findings(own.config)}
     assert "nothing reads it" in said["distillation.distillation_loss.use_task_rewards"]
     assert "no reward counts" in said["algorithm.use_kl_in_reward"]
     assert not any("minimiser" in each for each in said.values())
