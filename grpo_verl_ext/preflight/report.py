@@ -1,4 +1,4 @@
-"""Report on a training: all problems, ours and what verl itself says, and the words to delete."""
+"""Report on a training: all problems, ours and what verl itself says, and what it would do of its preset."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.catalogue import wiring
+from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
+from grpo_verl_ext.catalogue.requires import runs_v1
 from grpo_verl_ext.preflight import values
-from grpo_verl_ext.proof import differing
+from grpo_verl_ext.proof import differing, verls_defaults
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.console import make_console
@@ -30,7 +31,9 @@ from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.compose import nearest_line
+from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.mini_batch import plan
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
 _REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
@@ -148,13 +151,49 @@ def report(config: DictConfig) -> int:
         count = str(parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs)
     shown = (f"{key}={as_typed(value)}" for key, value in numbers.items() if key in always or value != 1)
     console.print(f"updates per rollout: {count} ({', '.join(shown)})")
-    # Words of the command that replace a value which makes the preset's algorithm.
-    preset, replaced = str(written(config.algorithm).get("preset")), differing(config)
-    ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
-    leaves = sorted(replaced.keys() - wiring(preset) - ours) if replaced else []
-    for word in words:
-        key = keys.moved_key(keys.key_of(word))
-        for leaf in (each for each in leaves if f"{each}.".startswith(f"{key}.")):
-            own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
-            console.print(f"delete from the script: {word} ({preset} has {own})")
+    console.print(f"responses that must meet in an update: {_meeting(config)}")
+    preset = written(config.algorithm).get("preset")
+    if preset in PRESETS:
+        console.print(f"+algo={preset} sets, verl's default → the value now:")
+        defaults, replaced = verls_defaults(), differing(config)
+        for key in PRESETS[preset].leaves:
+            default, now = (as_typed(setting(each, key)) for each in (defaults, config))
+            if default != now:
+                own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
+                console.print(f"  {key}: {default} → {now}{own}")
+        # Words of the command that replace a value which makes the preset's algorithm.
+        ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
+        leaves = sorted(replaced.keys() - wiring(preset) - ours)
+        for word in words:
+            key = keys.moved_key(keys.key_of(word))
+            for leaf in (each for each in leaves if f"{each}.".startswith(f"{key}.")):
+                own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
+                console.print(f"delete from the script: {word} ({preset} has {own})")
     return exit_status(found)
+
+
+def _meeting(config: DictConfig) -> str:
+    """Return where the loss gets what it needs of other responses than those of its micro-batch."""
+    loss, mode = loss_of(config), setting(config, MODE)
+    if loss is None or loss.needs is None:
+        return "not needed"
+    if not runs_v1(config) or mode not in TRAINER_MODES:
+        return f"not seen to by this trainer ({MODE}={mode})"
+    actor, trainer = config.actor_rollout_ref.actor, config.trainer
+    parallel = setting(config, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", 1)
+    counts = (trainer.nnodes, trainer.n_gpus_per_node, parallel, actor.ppo_mini_batch_size)
+    if not all(is_count(number) for number in (*counts, setting(config, f"{ROLLOUT}.n"))):
+        return "not known without numbers of nodes, GPUs, prompts and responses"
+    ranks = max(1, trainer.nnodes * trainer.n_gpus_per_node // parallel)
+    cut = plan.Cut.from_config(config, ranks, of_prompts=loss.needs.of_prompts)
+    if not plan.policy_moves(config):
+        return f"{cut.rows}; no forward pass, for the only update on a rollout has their log-probs"
+    if cut.engine not in STATISTIC_ENGINES:
+        return f"{cut.rows}, not measured between the updates with {ACTOR}.strategy={cut.engine}"
+    chosen = plan.choose(cut)
+    where = {
+        StatisticSource.MICRO_BATCH: "in one micro-batch",
+        StatisticSource.RANKS: "in the micro-batches of all ranks",
+        StatisticSource.FORWARD_PASS: "in another forward pass before each later update",
+    }
+    return f"{cut.rows}, {where[chosen.source]}: {chosen.reason}"

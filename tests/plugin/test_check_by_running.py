@@ -63,6 +63,9 @@ def test_a_script_with_an_array_and_a_loop(tmp_path: Path) -> None:
     assert "error settings" in said
     assert sum(line.startswith("  data.") and "not on this machine" in line for line in said) == 2
     assert any(line.startswith("updates per rollout: 8 (data.train_batch_size=1024, ") for line in said)
+    met = "responses that must meet in an update: the 4 responses to a prompt, in one micro-batch: "
+    assert any(met in line for line in said)
+    assert "  trainer.v1.trainer_mode: sync → grpo_ext_sync" in said
     assert [line for line in said if line.startswith("delete")] == [
         "delete from the script: algorithm.adv_estimator=grpo (gvpo has gvpo)",
         f"delete from the script: {ACTOR}.use_kl_loss=True (gvpo has false)",
@@ -126,7 +129,24 @@ def test_without_a_preset_nothing_is_said_of_one(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         started(composed([f"{ACTOR}.policy_loss.loss_mode=dapo"]))
     said = capsys.readouterr().out
-    assert len(said.partition("findings:")[2].splitlines()) == 2
+    assert "responses that must meet in an update: not needed" in said
+    assert "+algo=" not in said.partition("findings:")[2]
+
+
+MEET = [
+    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=8"], "in one micro-batch"),
+    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", "trainer.n_gpus_per_node=4"], "in the micro-batches of all"),
+    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "another forward pass"),
+    ([f"{ACTOR}.ppo_mini_batch_size=1024"], "no forward pass"),
+    (["model_engine=megatron"], "not measured between the updates"),
+    (["trainer.v1.trainer_mode=sync"], "not seen to by this trainer"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), MEET)
+def test_where_the_responses_of_a_prompt_meet(words: list[str], said: str) -> None:
+    fixed = ["+algo=gvpo", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
+    assert said in report._meeting(composed([*fixed, *words]))
 
 
 Reported = Callable[[list[str]], list[str]]
@@ -176,4 +196,5 @@ def test_the_updates_on_a_rollout(words: list[str], count: str, reported: Report
 )
 def test_lines_to_delete(word: str, said: str | None, reported: Reported) -> None:
     expected = [] if said is None else [f"delete from the script: {word} (gvpo has {said})"]
-    assert reported(["+algo=gvpo", word])[1:] == expected
+    found = reported(["+algo=gvpo", word])
+    assert [line for line in found if line.startswith("delete")] == expected
