@@ -31,9 +31,9 @@ class StepRewardError(ValueError):
 def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
     """Return the position of each step's last token.
 
-    Of an end in characters it is the token that completes them, by bisection on prefixes. One that ends inside
-    a character (bytes of one letter, half of an emoji) does not, and one that reaches beyond the end does; a
-    special token that decodes to nothing completes nothing.
+    Of an end in characters it is the token that completes them, by bisection on prefixes. One that ends
+    inside a character (bytes of one letter, half of an emoji) does not, and one that reaches beyond the end
+    does; a special token that decodes to nothing completes nothing.
     """
     text = decode(ids)
     key, ends = _checked(reported, len(text), len(ids))
@@ -43,7 +43,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _De
         bisect_left(
             range(len(ids) - 1),
             True,
-            key=lambda last: decode(ids[: last + 1]).startswith(text[:end]),  # noqa: B023 - called at once
+            key=lambda last: decode(ids[: last + 1]).startswith(text[:end]),
         )
         for end in ends
     ]
@@ -102,9 +102,9 @@ def graded_steps(solution_str: str, terms: Sequence[int]) -> list[tuple[bool, in
     """Return for each addition whether it is right, and the number of characters up to and including it.
 
     Additions count after the first ``<reasoning>``, up to ``</reasoning>`` or the end; any other text between
-    them is skipped. As steps of adding up ``terms``, step k is right if it adds term k+2 to the first term
-    (k = 0) or to the result written one step before, right or wrong, and the addition holds. So an error costs
-    its own step and none after it, and an addition that the problem does not ask for earns nothing.
+    them is skipped. Step k is right if it adds term k+2 to the first term (k = 0) or to the result written
+    one step before, right or wrong, and the addition holds. So an error costs its own step and none after
+    it, and an addition that the problem does not ask for earns nothing.
     """
     before, opened, rest = solution_str.partition("<reasoning>")
     graded, wanted = list[tuple[bool, int]](), terms[0]

@@ -95,7 +95,7 @@ def test_any_real_number_is_a_reward(returned: object) -> None:
     [
         ("mine_to_load.lenght", r"cannot be loaded \(AttributeError: .* has no attribute 'lenght'"),
         ("no_such_package.f", r"cannot be loaded \(ModuleNotFoundError: No module named 'no_such_package'"),
-        ("no_such_file.py:f", r"cannot be loaded \(FileNotFoundError"),
+        ("no_such_file.py:f", r"cannot be loaded \(ImportError: no_such_file.py is not a Python file"),
         ("README.md:f", r"cannot be loaded \(ImportError: README.md is not a Python file"),
         ("mine_to_load.CONSTANT", "is a int"),
     ],
