@@ -37,7 +37,7 @@ from grpo_verl_ext.ablation.state import (
 from grpo_verl_ext.ablation.table import read_any
 from grpo_verl_ext.ablation.verdicts import control_of
 from grpo_verl_ext.runs.provenance import git_revision
-from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.which_ray import WhichRay
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def print_plan(
     check_records(runs)
     check_unchanged(settings)
     statuses = [status_of(run) for run in runs]
-    print_table(console, _runs_table(statuses, settings.metrics[0]))
+    console.print(_runs_table(statuses, settings.metrics[0]), "")
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     seconds = [second for status in statuses for second in status.step_seconds]
     time = "time unknown before the first step"

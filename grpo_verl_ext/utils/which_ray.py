@@ -50,14 +50,13 @@ class WhichRay:
         return f"Ray: the one at {self.address}, which {self.given_by} names"
 
 
-def which_ray(overrides: Sequence[str] = ()) -> WhichRay:
-    """Return the Ray of the overrides' last address, else that of the environment, else one of its own."""
-    found = [match["address"] for match in map(_ADDRESS.match, overrides) if match]
-    return by_address(found[-1] if found and found[-1] != "null" else None)
+def which_ray(overrides: Sequence[str] = (), address: str | None = None) -> WhichRay:
+    """Return the Ray of an address in verl's configuration, else that of the environment, else its own.
 
-
-def by_address(said: str | None) -> WhichRay:
-    """Return the Ray of an address in verl's configuration, else that of the environment, else its own."""
+    Without an ``address`` it is the last one of the overrides.
+    """
+    found = [address, *(match["address"] for match in map(_ADDRESS.match, overrides) if match)]
+    said = None if found[-1] == "null" else found[-1]
     of_environment = os.environ.get(_VARIABLE, "")
     if said and not (said == "auto" and of_environment):  # ray.init prefers the environment to "auto", too
         return WhichRay(said, _KEY)
