@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from grpo_verl_ext.iterate import reward_training
 from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
@@ -37,7 +37,7 @@ from grpo_verl_ext.runs.metrics import dump_file, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 from grpo_verl_ext.verl_plugin.usage import own_task
@@ -258,21 +258,11 @@ def run_iterate(settings: IterateSettings) -> None:
 
 
 def _print_table(console: Console, manifest: IterateManifest) -> None:
-    names = ("policy before", "policy after", "new pairs", "old pairs", "held out", "RM before", "RM after")
-    caption = (
-        "Policy: verl's val-core metrics. RM: share of held-out pairs that the reward model orders rightly, "
-        "or of steps that it classifies rightly, before and after its training in the round."
-    )
-    shown = Table("round", *names, title="iterative GRPO", caption=caption, caption_justify="left")
-    keys = ("validation_before", "validation_after", "pairs", "replayed", "held_out")
-    for record in manifest.rounds:
-        found = {key: value for part in record.parts.values() for key, value in part.items()}
-        cells = map(found.get, (*keys, "held_out_accuracy_before", "held_out_accuracy_after"))
-        shown.add_row(str(record.round), *map(_cell, cells))
-    print_table(console, shown)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(map(_cell, value.values())) or "–"
-    return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else f"{value}"
+    """Print the results of all rounds, a column each; of the policy, verl's val-core metrics."""
+    results = [
+        {key: value for part in record.parts.values() for key, value in part.items()}
+        for record in manifest.rounds
+    ]
+    names = [f"round {record.round}" for record in manifest.rounds]
+    table = pandas.json_normalize(results).T
+    console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))

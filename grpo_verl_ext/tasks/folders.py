@@ -93,10 +93,7 @@ class PreparedFolder:
             return PreparedOutcome(self.path, json.loads(text), made=True, moved_aside=aside)
 
     def check(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Compare every file with the manifest, and return that; PreparedFolderError if one is another.
-
-        So are ``settings``, if given, with those that it was made with.
-        """
+        """Compare every file with the manifest, and ``settings`` with those it was made with; return it."""
         if not self.path.is_dir():
             raise PreparedFolderError(
                 f"{self._where}: no such folder" + (f"; type: {self.command}" if self.command else "")
