@@ -33,7 +33,7 @@ from grpo_verl_ext.iterate.examples import (
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
-from grpo_verl_ext.runs.metrics import dump_file, read_dump
+from grpo_verl_ext.runs.metrics import read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
@@ -137,7 +137,7 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     labelled steps of one response.
     """
     reward, rollouts = this.settings.reward_model, this.run().rollouts
-    files = {step: dump_file(rollouts, step) for step in range(1, this.settings.policy.steps + 1)}
+    files = {step: rollouts / f"{step}.jsonl" for step in range(1, this.settings.policy.steps + 1)}
     # A file is missing where a training was killed between its checkpoint and its dump.
     missing = [step for step, file in files.items() if not file.is_file()]
     if len(missing) == len(files):

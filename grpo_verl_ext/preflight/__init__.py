@@ -43,7 +43,7 @@ def check_training(config: DictConfig) -> None:
     """Refuse a configuration that would fail in Ray or train another algorithm than the one it names."""
     for found in findings(config):
         if found.severity is Severity.ERROR:
-            raise SettingError.of(found.problem)
+            raise SettingError(**vars(found.problem))
 
 
 def check_run_of_many(config: DictConfig) -> None:
@@ -51,7 +51,7 @@ def check_run_of_many(config: DictConfig) -> None:
     check_training(config)
     if "packages" not in _silenced(config):
         for problem in environment.advise_loggers(config, keys=True):
-            raise SettingError.of(problem)
+            raise SettingError(**vars(problem))
 
 
 def warnings(config: DictConfig) -> Iterator[Finding]:

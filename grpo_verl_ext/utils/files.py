@@ -20,20 +20,17 @@ from filelock import FileLock, Timeout
 def locked(target: Path | str, *, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock ``<target>.lock`` against other processes; it is released even if this one is killed.
 
-    Args:
-        on_wait: called once if another process holds the lock, before waiting for it.
+    ``on_wait`` is called once if another process holds the lock, before waiting for it.
     """
     lock = FileLock(f"{target}.lock")
     Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         on_wait()
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def alone_in(folder: Path, error: type[Exception]) -> AbstractContextManager[None]:
