@@ -41,9 +41,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _De
         return ends
     return [
         bisect_left(
-            range(len(ids) - 1),
-            True,
-            key=lambda last: decode(ids[: last + 1]).startswith(text[:end]),
+            range(len(ids) - 1), True, key=lambda last: decode(ids[: last + 1]).startswith(text[:end])
         )
         for end in ends
     ]

@@ -14,10 +14,7 @@ from grpo_verl_ext.rewards.functions import RewardFunctionError, load_function
 from grpo_verl_ext.rewards.weighted_sum import check_weights, compute_score
 
 RIGHT = "<reasoning>…</reasoning><answer>9</answer>"
-OURS = {
-    "path": "pkg://grpo_verl_ext.rewards.weighted_sum",
-    "name": "compute_score",
-}
+OURS = {"path": "pkg://grpo_verl_ext.rewards.weighted_sum", "name": "compute_score"}
 
 
 @pytest.fixture

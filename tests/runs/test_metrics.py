@@ -23,11 +23,7 @@ def test_a_later_attempt_has_the_last_word(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     first.write_text(line(0, acc=0.1) + line(1, loss=1.0, norm=2.0))
     second.write_text(line(1, loss=3.0) + line(2, loss=4.0))
-    assert read_metrics([first, second]) == {
-        0: {"acc": 0.1},
-        1: {"loss": 3.0, "norm": 2.0},
-        2: {"loss": 4.0},
-    }
+    assert read_metrics([first, second]) == {0: {"acc": 0.1}, 1: {"loss": 3.0, "norm": 2.0}, 2: {"loss": 4.0}}
 
 
 def test_half_a_line_at_the_end_is_passed_over(tmp_path: Path) -> None:
