@@ -130,11 +130,9 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
-    """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
+    """Make pairs, or labelled steps, from this round's rollouts, and replay some of all earlier rounds.
 
-    ``replay_from`` counts as an earlier round. Replayed pairs are drawn uniformly, without replacement: n new
-    ones are joined by n · share / (1 − share), or by all that there are. With ``step_label`` a "pair" is the
-    labelled steps of one response.
+    n new ones are joined by n · share / (1 − share), drawn without replacement, or by all that there are.
     """
     reward, rollouts = this.settings.reward_model, this.run().rollouts
     files = {step: rollouts / f"{step}.jsonl" for step in range(1, this.settings.policy.steps + 1)}
@@ -249,11 +247,9 @@ def run_iterate(settings: IterateSettings) -> None:
         run_prepare(str(task.name), int(task.seed), force=False)
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
-
-    def say(this: Round, part: str) -> None:
-        console.print(f"round {this.number}: {part}; {this.folder} has the output")
-
-    _print_table(console, run_rounds(settings, config, rule, say))
+    say = "round {0.number}: {1}; {0.folder} has the output".format
+    done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part)))
+    _print_table(console, done)
     console.print(f"{Path(settings.folder) / _MANIFEST}")
 
 

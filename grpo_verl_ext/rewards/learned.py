@@ -30,19 +30,19 @@ class LearnedReward:
         model = architecture.from_pretrained(folder, dtype=dtype)
         return cls(model.eval(), AutoTokenizer.from_pretrained(folder))
 
-    def score(self, prompt: str, response: str) -> float:
+    def score(self, prompt: str | Sequence[Mapping[str, str]], response: str) -> float:
         """Return the score of a response: Bradley–Terry, so differences are log-odds.
 
         The model reads prompt, response and its end-of-sequence token, as TRL's ``RewardTrainer`` makes them
-        of ``prompt`` and ``chosen``.
+        of ``prompt`` and ``chosen``. Of a prompt that is a chat it reads the model's own chat template.
         """
-        text, end = prompt + response, self._tokenizer.eos_token or ""
-        return self._logits(self._tokenizer(text if text.endswith(end) else text + end)["input_ids"]).item()
-
-    def score_of_chat(self, messages: Sequence[Mapping[str, str]], response: str) -> float:
-        """Return the score of a response to a chat, in the model's own chat template."""
-        chat = [*messages, {"role": "assistant", "content": response}]
-        return self._logits(self._tokenizer.apply_chat_template(chat, return_dict=False)).item()
+        if isinstance(prompt, str):
+            text, end = prompt + response, self._tokenizer.eos_token or ""
+            ids = self._tokenizer(text if text.endswith(end) else text + end)["input_ids"]
+        else:
+            chat = [*prompt, {"role": "assistant", "content": response}]
+            ids = self._tokenizer.apply_chat_template(chat, return_dict=False)
+        return self._logits(ids).item()
 
     def scores_of_steps(self, prompt: str, response: str, ends: Sequence[int]) -> list[float]:
         """Return for each step P(right | prompt, response up to the step's end), 0 … 1.

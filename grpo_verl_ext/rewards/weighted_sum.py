@@ -112,8 +112,7 @@ def _summed(
 def reported_names(function: Mapping[str, Any]) -> list[str] | None:
     """Return the names of the numbers that are reported, ``gold`` perhaps; None where that is not known.
 
-    Args:
-        function: verl's section ``reward.custom_reward_function``. Functions of your own may report more.
+    ``function`` is verl's section ``reward.custom_reward_function``; functions of your own may report more.
     """
     given = function.get("reward_kwargs") or {}
     weights = given.get("weights", _DEFAULT_WEIGHTS)
@@ -125,10 +124,7 @@ def reported_names(function: Mapping[str, Any]) -> list[str] | None:
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Refuse weights of unknown rewards, and weights that are not finite; cheap enough for every call.
-
-    Functions of your own are not loaded here.
-    """
+    """Refuse weights of unknown rewards, and weights that are not finite; no function is loaded."""
     key = "reward.custom_reward_function.reward_kwargs.weights"
     line = f"'+{key}={{correctness: 1.0, format: 1.0}}'"
     if not isinstance(weights, Mapping) or not weights:

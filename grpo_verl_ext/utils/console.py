@@ -77,9 +77,8 @@ def say(words: str) -> None:
     print(f"grpo_verl_ext: {words}", file=sys.stderr, flush=True)
 
 
-def line_to_install(extra: str) -> str:
-    """Return the line to type where an extra is missing, in a checkout: the package is on no index yet."""
-    return f"pip install '.[{extra}]', in a checkout of grpo_verl_ext"
+line_to_install = "pip install '.[{}]', in a checkout of grpo_verl_ext".format
+"""Returns the line to type where an extra is missing, in a checkout: the package is on no index yet."""
 
 
 def ending(status: int) -> str:
