@@ -16,7 +16,7 @@ from grpo_verl_ext.ablation.measures import compare
 from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.rules import correctness
-from grpo_verl_ext.runs.metrics import dump_file, read_dump
+from grpo_verl_ext.runs.metrics import read_dump
 
 FOLDER = Path("outputs/iterate_answers")
 STEPS = 8
@@ -46,7 +46,7 @@ def auc(model: Path, pairs: Path) -> float:
 def right(run: str, number: int, step: int) -> dict[int, float]:
     """Return for each test prompt whether its response was right after a step of a round."""
     folder = FOLDER / run / f"round-{number}" / "policy" / "validation"
-    rows = sorted(read_dump(dump_file(folder, step)), key=lambda row: row.prompt)
+    rows = sorted(read_dump(folder / f"{step}.jsonl"), key=lambda row: row.prompt)
     return {prompt: float(correctness(row.output, row.truth) > 0) for prompt, row in enumerate(rows)}
 
 

@@ -7,7 +7,7 @@ from quickstart import TRAIN_SCORE, accuracy_by_step
 from statsmodels.stats.proportion import proportion_confint
 
 from grpo_verl_ext.ablation.measures import compare
-from grpo_verl_ext.runs.metrics import Response, dump_file, read_dump
+from grpo_verl_ext.runs.metrics import Response, read_dump
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 CONFIDENCE = 0.95
@@ -57,13 +57,13 @@ def summarize(run: VerlRun, *, peak_memory_bytes: int, **more: Any) -> dict[str,
 
 def tested(run: VerlRun, step: int) -> list[Response]:
     """Return the responses of the test after a step, one a prompt, in the order of their prompts."""
-    return sorted(read_dump(dump_file(run.validation, step)), key=lambda row: row.prompt)
+    return sorted(read_dump(run.validation / f"{step}.jsonl"), key=lambda row: row.prompt)
 
 
 def mixed_groups(run: VerlRun, step: int) -> float:
     """Return the share of a step's prompts with right and wrong responses; the others teach GRPO nothing."""
     scores: dict[str, set[float]] = {}
-    for row in read_dump(dump_file(run.rollouts, step)):
+    for row in read_dump(run.rollouts / f"{step}.jsonl"):
         scores.setdefault(row.prompt_id, set()).add(row.score)
     return sum(len(each) > 1 for each in scores.values()) / len(scores)
 

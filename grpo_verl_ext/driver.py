@@ -28,7 +28,7 @@ from grpo_verl_ext import __version__
 from grpo_verl_ext.utils.console import print_any_character, say
 from grpo_verl_ext.utils.errors import SettingError, Severity
 from grpo_verl_ext.utils.keys import CHECK_VARIABLE, PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
-from grpo_verl_ext.utils.which_ray import OWN, WhichRay, by_address
+from grpo_verl_ext.utils.which_ray import OWN, WhichRay, which_ray
 
 _PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
@@ -150,7 +150,7 @@ def _settle_ray(config: DictConfig) -> WhichRay:
     from grpo_verl_ext.verl_plugin.cpu import forked_worker
 
     section = config.ray_kwargs.ray_init
-    ray = by_address(section.get("address"))
+    ray = which_ray(address=section.get("address"))
     with open_dict(section):
         if ray.address == OWN:
             section.address = OWN

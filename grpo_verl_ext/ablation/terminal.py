@@ -37,8 +37,7 @@ from grpo_verl_ext.ablation.state import (
 from grpo_verl_ext.ablation.table import read_any
 from grpo_verl_ext.ablation.verdicts import control_of
 from grpo_verl_ext.runs.provenance import git_revision
-from grpo_verl_ext.utils.console import make_console, print_table
-from grpo_verl_ext.utils.which_ray import WhichRay
+from grpo_verl_ext.utils.console import make_console
 
 if TYPE_CHECKING:
     from grpo_verl_ext.ablation.ray_jobs import RayCluster
@@ -61,7 +60,7 @@ def print_plan(
     check_records(runs)
     check_unchanged(settings)
     statuses = [status_of(run) for run in runs]
-    print_table(console, _runs_table(statuses, settings.metrics[0]))
+    console.print(_runs_table(statuses, settings.metrics[0]), "")
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     seconds = [second for status in statuses for second in status.step_seconds]
     time = "time unknown before the first step"
@@ -97,8 +96,8 @@ def run_grid(
     configs = checks.compose_runs(runs, plugin)
     check_unchanged(settings)
     checks.check_runs(configs, plugin, here=cluster is None)
-    address = None if cluster is None else WhichRay(cluster.address, "--ray-address").words
-    for line in dict.fromkeys(address or run.training.ray.words for run in runs):
+    given = f"Ray: the one at {cluster.address}, which --ray-address names" if cluster else None
+    for line in dict.fromkeys(given or run.training.ray.words for run in runs):
         console.print(line)
     _print_missing_control(console, settings)
     if settings.is_declared and git_revision() is None:

@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from rich.table import Table
 
 from grpo_verl_ext.runs.provenance import versions
-from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
 from grpo_verl_ext.verl_plugin import TESTED, queue_missing
@@ -142,7 +142,7 @@ def _print_environment(content: dict[str, Any]) -> None:
     table = Table("package", "here", "tests run with", title="versions", title_justify="left")
     for each in content["versions"]:
         table.add_row(each["name"], each["found"] or "not installed", each["tested"])
-    print_table(console, table)
+    console.print(table, "")
     console.print(f"python {content['python']}; verl's platform: {here['platform']}")
     for name in ("ray", "verl", "gradients"):
         console.print(content[name])

@@ -16,7 +16,7 @@ from grpo_verl_ext.iterate.reward_training import of_trl
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.runs.metrics import Response
-from grpo_verl_ext.utils.keys import ACTOR
+from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
 
 _SAVED = (
@@ -27,11 +27,10 @@ _SAVED = (
     In(f"{ACTOR}.strategy", ("fsdp2", "fsdp"), "saves no such folder of the policy"),
     AtLeast("trainer.save_freq", 1, "saves no policy for the next round"),
 )
-_WITH_MODEL = "rule_and_model"
 _MANAGER = In(
     "reward.reward_manager.name",
-    ("naive", _WITH_MODEL),
-    f"is replaced by {_WITH_MODEL} in rounds with a reward model, unless reward_model.weight=0",
+    ("naive", REWARD_MANAGER),
+    f"is replaced by {REWARD_MANAGER} in rounds with a reward model, unless reward_model.weight=0",
 )
 
 
@@ -46,7 +45,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         own = composed([*settings.policy.overrides])
     except CompositionError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
-    asks_model = any(_MANAGER.value(config) == _WITH_MODEL for config in rounds)
+    asks_model = any(_MANAGER.value(config) == REWARD_MANAGER for config in rounds)
     for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:
         if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")

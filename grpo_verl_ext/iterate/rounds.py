@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from grpo_verl_ext.iterate import reward_training
 from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
@@ -33,11 +33,11 @@ from grpo_verl_ext.iterate.examples import (
 )
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
-from grpo_verl_ext.runs.metrics import dump_file, read_dump
+from grpo_verl_ext.runs.metrics import read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 from grpo_verl_ext.verl_plugin.usage import own_task
@@ -130,14 +130,12 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
-    """Make pairs from this round's rollouts, labelled by the rule, and replay pairs of all earlier rounds.
+    """Make pairs, or labelled steps, from this round's rollouts, and replay some of all earlier rounds.
 
-    ``replay_from`` counts as an earlier round. Replayed pairs are drawn uniformly, without replacement: n new
-    ones are joined by n · share / (1 − share), or by all that there are. With ``step_label`` a "pair" is the
-    labelled steps of one response.
+    n new ones are joined by n · share / (1 − share), drawn without replacement, or by all that there are.
     """
     reward, rollouts = this.settings.reward_model, this.run().rollouts
-    files = {step: dump_file(rollouts, step) for step in range(1, this.settings.policy.steps + 1)}
+    files = {step: rollouts / f"{step}.jsonl" for step in range(1, this.settings.policy.steps + 1)}
     # A file is missing where a training was killed between its checkpoint and its dump.
     missing = [step for step, file in files.items() if not file.is_file()]
     if len(missing) == len(files):
@@ -249,30 +247,18 @@ def run_iterate(settings: IterateSettings) -> None:
         run_prepare(str(task.name), int(task.seed), force=False)
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
-
-    def say(this: Round, part: str) -> None:
-        console.print(f"round {this.number}: {part}; {this.folder} has the output")
-
-    _print_table(console, run_rounds(settings, config, rule, say))
+    say = "round {0.number}: {1}; {0.folder} has the output".format
+    done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part)))
+    _print_table(console, done)
     console.print(f"{Path(settings.folder) / _MANIFEST}")
 
 
 def _print_table(console: Console, manifest: IterateManifest) -> None:
-    names = ("policy before", "policy after", "new pairs", "old pairs", "held out", "RM before", "RM after")
-    caption = (
-        "Policy: verl's val-core metrics. RM: share of held-out pairs that the reward model orders rightly, "
-        "or of steps that it classifies rightly, before and after its training in the round."
-    )
-    shown = Table("round", *names, title="iterative GRPO", caption=caption, caption_justify="left")
-    keys = ("validation_before", "validation_after", "pairs", "replayed", "held_out")
-    for record in manifest.rounds:
-        found = {key: value for part in record.parts.values() for key, value in part.items()}
-        cells = map(found.get, (*keys, "held_out_accuracy_before", "held_out_accuracy_after"))
-        shown.add_row(str(record.round), *map(_cell, cells))
-    print_table(console, shown)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(map(_cell, value.values())) or "–"
-    return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else f"{value}"
+    """Print the results of all rounds, a column each; of the policy, verl's val-core metrics."""
+    results = [
+        {key: value for part in record.parts.values() for key, value in part.items()}
+        for record in manifest.rounds
+    ]
+    names = [f"round {record.round}" for record in manifest.rounds]
+    table = pandas.json_normalize(results).T
+    console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))

@@ -16,7 +16,7 @@ from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_
 from grpo_verl_ext.catalogue.presets import OURS
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
-from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Problem, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
@@ -146,7 +146,7 @@ def print_values(content: Mapping[str, Any]) -> None:
         table.add_column(name, overflow="fold")
     for each in content["values"]:
         table.add_row(each["key"], as_typed(each["value"]), each["source"])
-    print_table(console, table)
+    console.print(table, "")
     different = [*content["replaced"], *content["not_of_the_paper"]] or ["nothing that the preset sets"]
     for title, sentences in (
         ("yours", content["yours"]),

@@ -46,10 +46,10 @@ def check_training(config: DictConfig, *, of_many: bool = False) -> None:
     """
     for found in findings(config):
         if found.severity is Severity.ERROR:
-            raise SettingError.of(found.problem)
+            raise SettingError(**vars(found.problem))
     if of_many and "packages" not in _silenced(config):
         for problem in environment.advise_loggers(config, keys=True):
-            raise SettingError.of(problem)
+            raise SettingError(**vars(problem))
 
 
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from grpo_verl_ext.proof import largest, verls_defaults
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe
 from grpo_verl_ext.proof.reference import VERLS_LOSSES
-from grpo_verl_ext.utils.console import make_console, print_table
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, ESTIMATOR, LOSS, MODE, POLICY_LOSS, SCALE_FACTOR
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
@@ -211,7 +211,7 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         errors = f"{m.value_error:.1e}", f"{m.gradient_error:.1e}"
         table.add_row(m.loss, m.dtype, *errors, f"{m.split} × {m.dp_size}", m.verdict)
     console = make_console()
-    print_table(console, table)
+    console.print(table, "")
     for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
         console.print("\n- ".join([f"{name}:", *lines]))
     return passed

@@ -40,12 +40,6 @@ def reported_name(name: str) -> str:
     return f"{Path(where).stem}.{function}" if colon else name
 
 
-def is_here(name: str) -> bool:
-    """Whether the function's file, or the package that its dotted name begins with, exists here."""
-    where, colon, _ = _parts(name)
-    return Path(where).is_file() if colon else importlib.util.find_spec(where.split(".")[0]) is not None
-
-
 def file_of(name: str) -> Path | None:
     """Return the file of the function's module; None where there is none here."""
     where, colon, _ = _parts(name)
@@ -54,14 +48,14 @@ def file_of(name: str) -> Path | None:
 
 @cache
 def load_function(name: str) -> Callable[..., object]:
-    """Import the function; raises RewardFunctionError where it is not there, or its code fails."""
+    """Import the function; RewardFunctionError: its code fails, or because of ImportError it is missing."""
     where, colon, attribute = _parts(name)
     try:
         if colon:
             file = Path(where)
             module_name = f"grpo_verl_ext_reward_{file.resolve().as_posix()}"
             spec = importlib.util.spec_from_file_location(module_name, file)
-            if spec is None or spec.loader is None:
+            if spec is None or spec.loader is None or not file.is_file():
                 raise ImportError(f"{file} is not a Python file")
             module = importlib.util.module_from_spec(spec)
             sys.modules[module_name] = module  # dataclasses look their module up there

@@ -30,19 +30,19 @@ class LearnedReward:
         model = architecture.from_pretrained(folder, dtype=dtype)
         return cls(model.eval(), AutoTokenizer.from_pretrained(folder))
 
-    def score(self, prompt: str, response: str) -> float:
+    def score(self, prompt: str | Sequence[Mapping[str, str]], response: str) -> float:
         """Return the score of a response: Bradley–Terry, so differences are log-odds.
 
         The model reads prompt, response and its end-of-sequence token, as TRL's ``RewardTrainer`` makes them
-        of ``prompt`` and ``chosen``.
+        of ``prompt`` and ``chosen``. Of a prompt that is a chat it reads the model's own chat template.
         """
-        text, end = prompt + response, self._tokenizer.eos_token or ""
-        return self._logits(self._tokenizer(text if text.endswith(end) else text + end)["input_ids"]).item()
-
-    def score_of_chat(self, messages: Sequence[Mapping[str, str]], response: str) -> float:
-        """Return the score of a response to a chat, in the model's own chat template."""
-        chat = [*messages, {"role": "assistant", "content": response}]
-        return self._logits(self._tokenizer.apply_chat_template(chat, return_dict=False)).item()
+        if isinstance(prompt, str):
+            text, end = prompt + response, self._tokenizer.eos_token or ""
+            ids = self._tokenizer(text if text.endswith(end) else text + end)["input_ids"]
+        else:
+            chat = [*prompt, {"role": "assistant", "content": response}]
+            ids = self._tokenizer.apply_chat_template(chat, return_dict=False)
+        return self._logits(ids).item()
 
     def scores_of_steps(self, prompt: str, response: str, ends: Sequence[int]) -> list[float]:
         """Return for each step P(right | prompt, response up to the step's end), 0 … 1.
@@ -55,8 +55,17 @@ class LearnedReward:
         return [of_end[end] for end in ends]
 
     def scores_of_pieces(self, prompt: str, steps: Sequence[str]) -> list[float]:
-        """Return the same for steps that follow each other; class 1 is right, as in TRL's ``PRMTrainer``."""
-        ids, last = step_tokens(prompt, steps, self._tokenizer)
+        """Return the same for steps that follow each other; class 1 is right, as in TRL's ``PRMTrainer``.
+
+        Prompt and steps are tokenized alone, so that no token spans two steps, as by TRL with an empty
+        ``step_separator``. A step is scored at its last token.
+        """
+        begin, last = self._tokenizer.bos_token_id, list[int]()
+        ids = [] if begin is None else [begin]
+        ids += self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        for step in steps:
+            ids += self._tokenizer(step, add_special_tokens=False)["input_ids"]
+            last.append(len(ids) - 1)
         right: list[float] = self._logits(ids)[last].softmax(-1)[:, 1].tolist()
         return right
 
@@ -64,20 +73,3 @@ class LearnedReward:
     def _logits(self, ids: list[int]) -> torch.Tensor:
         logits: torch.Tensor = self._model(torch.tensor([ids], device=self._model.device)).logits
         return logits[0].float()
-
-
-def step_tokens(
-    prompt: str, steps: Sequence[str], tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[int], list[int]]:
-    """Return the tokens that a model of steps reads, and the position of each step's last token among them.
-
-    Prompt and steps are tokenized alone, so that no token spans two steps, as by TRL's ``PRMTrainer`` with an
-    empty ``step_separator``.
-    """
-    begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    ids = [*begin, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
-    last: list[int] = []
-    for step in steps:
-        ids += tokenizer(step, add_special_tokens=False)["input_ids"]
-        last.append(len(ids) - 1)
-    return ids, last

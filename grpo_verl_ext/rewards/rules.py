@@ -27,10 +27,7 @@ def correctness(solution_str: str, ground_truth: object) -> float:
     """Return 2.0 for the wanted answer to the letter, 1.5 for the same number written differently, else 0.
 
     White space around the answer does not count. `number_in` reads the number of the answer and of the ground
-    truth: ``14.0``, ``$14``, ``14 apples`` and ``x = 14`` are 14 written differently.
-
-    Args:
-        ground_truth: compared as ``str(ground_truth)``, so an int is fine.
+    truth, which may be an int: ``14.0``, ``$14``, ``14 apples`` and ``x = 14`` are 14 written differently.
     """
     answer, wanted = answer_of(solution_str), str(ground_truth).strip()
     if answer is None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import chain, pairwise, repeat
+from typing import Any
 
 from grpo_verl_ext.rewards.rules import correctness
 
@@ -28,9 +29,22 @@ class StepRewardError(ValueError):
 
 
 def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
-    """Return the position of each step's last token."""
-    key, ends = _checked(reported, len(decode(ids)), len(ids))
-    return ends if key == TOKEN_ENDS else [last_token(decode, ids, end) for end in ends]
+    """Return the position of each step's last token.
+
+    Of an end in characters it is the token that completes them, by bisection on prefixes. One that ends
+    inside a character (bytes of one letter, half of an emoji) does not, and one that reaches beyond the end
+    does; a special token that decodes to nothing completes nothing.
+    """
+    text = decode(ids)
+    key, ends = _checked(reported, len(text), len(ids))
+    if key == TOKEN_ENDS:
+        return ends
+    return [
+        bisect_left(
+            range(len(ids) - 1), True, key=lambda last: decode(ids[: last + 1]).startswith(text[:end])
+        )
+        for end in ends
+    ]
 
 
 def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
@@ -78,71 +92,33 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
     return key, [int(end) for end in ends]
 
 
-def last_token(decode: _Decode, ids: Sequence[int], end: int) -> int:
-    """Return the position of the token that completes the first ``end`` characters of the decoded response.
-
-    Found by bisection on prefixes. A token that ends inside a character (bytes of one letter, half of an
-    emoji) does not complete it; a special token that decodes to nothing completes nothing; a token that
-    reaches beyond ``end``, which is 1 … number of characters, does complete it.
-    """
-    wanted = decode(ids)[:end]
-    too_few, enough = 0, len(ids)
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if decode(ids[:middle]).startswith(wanted):
-            enough = middle
-        else:
-            too_few = middle
-    return enough - 1
-
-
 # Nine digits are more than any sum here has, and keep int() fast on anything a model writes.
 _STEP = re.compile(r"(?<![0-9])([0-9]{1,9})\+([0-9]{1,9})=([0-9]{1,9});")
 
 
-class Step(NamedTuple):
-    """One addition ``left+right=result;`` at the characters ``start`` … ``end`` (exclusive) of a response."""
+def graded_steps(solution_str: str, terms: Sequence[int]) -> list[tuple[bool, int]]:
+    """Return for each addition whether it is right, and the number of characters up to and including it.
 
-    left: int
-    right: int
-    result: int
-    start: int
-    end: int
-
-
-def find_steps(solution_str: str) -> list[Step]:
-    """Return the additions after the first ``<reasoning>``, in order, up to ``</reasoning>`` or the end.
-
-    Any other text between them is skipped.
+    Additions count after the first ``<reasoning>``, up to ``</reasoning>`` or the end; any other text between
+    them is skipped. Step k is right if it adds term k+2 to the first term (k = 0) or to the result written
+    one step before, right or wrong, and the addition holds. So an error costs its own step and none after
+    it, and an addition that the problem does not ask for earns nothing.
     """
     before, opened, rest = solution_str.partition("<reasoning>")
-    reasoning = rest.partition("</reasoning>")[0]
-    offset = len(before) + len(opened)
-    return [
-        Step(int(found[1]), int(found[2]), int(found[3]), found.start() + offset, found.end() + offset)
-        for found in _STEP.finditer(reasoning)
-    ]
-
-
-def grade_steps(steps: Sequence[Step], terms: Sequence[int]) -> list[bool]:
-    """Return for each step whether it is right, as a step of adding up ``terms``.
-
-    Step k is right if it adds term k+2 to the first term (k = 0) or to the result written one step before,
-    right or wrong, and the addition holds. So an error costs its own step and none after it, and an addition
-    that the problem does not ask for earns nothing.
-    """
-    lefts = [terms[0], *(step.result for step in steps)]
-    rights = [*terms[1:], *([None] * len(steps))]
-    return [
-        step[:3] == (left, right, step.left + step.right)
-        for step, left, right in zip(steps, lefts, rights, strict=False)
-    ]
+    graded, wanted = list[tuple[bool, int]](), terms[0]
+    additions = _STEP.finditer(rest.partition("</reasoning>")[0])
+    for term, found in zip(chain(terms[1:], repeat(None)), additions, strict=False):
+        left, right, result = map(int, found.groups())
+        is_right = (left, right, result) == (wanted, term, left + right)
+        graded.append((is_right, len(before) + len(opened) + found.end()))
+        wanted = result
+    return graded
 
 
 def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
     """Return the share of the additions needed for ``terms`` that are right, 0 … 1; 1 for a single term."""
     wanted = len(terms) - 1
-    return sum(grade_steps(find_steps(solution_str), terms)) / wanted if wanted > 0 else 1.0
+    return sum(right for right, _ in graded_steps(solution_str, terms)) / wanted if wanted > 0 else 1.0
 
 
 def step_rewards(
@@ -153,13 +129,10 @@ def step_rewards(
     Beside them, for each the number of characters up to and including its step; the answer is the last step
     and ends with the response. An empty response has no step.
     """
-    steps = find_steps(solution_str)
-    rewards = [float(right) for right in grade_steps(steps, terms)]
-    ends = [step.end for step in steps]
+    graded = graded_steps(solution_str, terms)
     if solution_str:
-        rewards.append(float(answer_is_right))
-        ends.append(len(solution_str))
-    return rewards, ends
+        graded.append((answer_is_right, len(solution_str)))
+    return [float(right) for right, _ in graded], [end for _, end in graded]
 
 
 def compute_score(

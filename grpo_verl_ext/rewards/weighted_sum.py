@@ -67,23 +67,24 @@ def compute_score(
         step_rewards: also return the rewards of the single steps, for process supervision.
 
     Returns:
-        ``score`` = Σ weight × reward; ``acc``, that of the first function of yours that returns one, else 1.0
-        if the answer is right and 0.0 if not; each reward without its weight; ``gold``, 1.0 if the response
-        is ``extra_info["response"]`` to the letter; and with ``step_rewards`` the reward ``steps``, and
-        ``step_rewards`` and ``step_ends`` from `steps.step_rewards`.
+        ``score`` = Σ weight × reward; ``acc`` of the first function that returns one, else 1.0 for a right
+        answer; each reward without its weight; ``gold``, 1.0 if the response is ``extra_info["response"]`` to
+        the letter; with ``step_rewards`` also ``steps``, and both lists of `steps.step_rewards`.
     """
     check_weights(weights)
     if unknown := sorted(passed_by_verl.keys() - {*_PASSED_BY_VERL}):
         key = f"reward.custom_reward_function.reward_kwargs.{unknown[0]}"
         raise ValueError(f"{key} is not known; valid keys are 'weights' and 'step_rewards', so type ~{key}")
     row = extra_info or {}
-    named = [*weights, "steps"] if step_rewards else [*weights]
-    parts = {name: REWARDS[name](solution_str, ground_truth, row) for name in named if name in REWARDS}
-    asked = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
-    asked |= {"extra_info": row, **passed_by_verl}
-    reports = {name: functions.call_function(name, **asked) for name in functions_in(weights)}
+    asked = {"solution_str": solution_str, "ground_truth": ground_truth, "extra_info": row}
+    reports = {
+        name: {"score": REWARDS[name](solution_str, ground_truth, row)}
+        if name in REWARDS
+        else functions.call_function(name, data_source=data_source, **asked, **passed_by_verl)
+        for name in (*weights, *(["steps"] if step_rewards else []))
+    }
     right = correctness(solution_str, ground_truth) > 0
-    result = _summed(weights, parts, reports, right=right)
+    result = _summed(weights, reports, right=right)
     if isinstance(gold := row.get("response"), str):
         # verl decodes without special tokens; stripping white space would take other responses for this one
         result["gold"] = float(solution_str == gold)
@@ -94,18 +95,12 @@ def compute_score(
 
 
 def _summed(
-    weights: Mapping[str, float],
-    parts: Mapping[str, float],
-    reports: Mapping[str, Mapping[str, float]],
-    *,
-    right: bool,
+    weights: Mapping[str, float], reports: Mapping[str, Mapping[str, float]], *, right: bool
 ) -> dict[str, Any]:
-    """Return ``score``, ``acc``, each part, and each function's numbers behind its name."""
-    scores = {**parts, **{name: report["score"] for name, report in reports.items()}}
+    """Return ``score``, ``acc``, each reward, and each function's numbers behind its name."""
     result = {
-        "score": math.fsum(weight * scores[name] for name, weight in weights.items()),
+        "score": math.fsum(weight * reports[name]["score"] for name, weight in weights.items()),
         "acc": next((each["acc"] for each in reports.values() if "acc" in each), float(right)),
-        **parts,
     }
     for name, report in reports.items():
         own = functions.reported_name(name)
@@ -117,8 +112,7 @@ def _summed(
 def reported_names(function: Mapping[str, Any]) -> list[str] | None:
     """Return the names of the numbers that are reported, ``gold`` perhaps; None where that is not known.
 
-    Args:
-        function: verl's section ``reward.custom_reward_function``. Functions of your own may report more.
+    ``function`` is verl's section ``reward.custom_reward_function``; functions of your own may report more.
     """
     given = function.get("reward_kwargs") or {}
     weights = given.get("weights", _DEFAULT_WEIGHTS)
@@ -130,10 +124,7 @@ def reported_names(function: Mapping[str, Any]) -> list[str] | None:
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Refuse weights of unknown rewards, and weights that are not finite; cheap enough for every call.
-
-    Functions of your own are not loaded here.
-    """
+    """Refuse weights of unknown rewards, and weights that are not finite; no function is loaded."""
     key = "reward.custom_reward_function.reward_kwargs.weights"
     line = f"'+{key}={{correctness: 1.0, format: 1.0}}'"
     if not isinstance(weights, Mapping) or not weights:

@@ -82,14 +82,11 @@ def last_lines(log: Path, count: int = 15) -> str:
 
 
 def _prepare_child() -> None:
-    """Let SIGINT end the child, and the kernel send it SIGTERM when the parent dies; runs before its program.
-
-    A shell's background job ignores SIGINT, and its children inherit that. The kernel's SIGTERM comes however
-    the parent ended. A terminal sends Ctrl-C to its whole process group; in a group of its own the child gets
-    it once, from the parent, so that no second one interrupts it while it removes what it had begun.
-    """
+    """Let SIGINT end the child, and the kernel send it SIGTERM when the parent dies."""
+    # A terminal sends Ctrl-C to its whole process group. In its own the child gets it once, from the parent,
+    # so that no second one interrupts it while it removes what it had begun.
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's background job ignores, and its children
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

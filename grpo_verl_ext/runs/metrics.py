@@ -79,12 +79,7 @@ class Response:
     step: int
 
 
-def dump_file(folder: Path, step: int) -> Path:
-    """Return the path of the file that verl writes for a step."""
-    return folder / f"{step}.jsonl"
-
-
 def read_dump(file: Path) -> list[Response]:
-    """Return the responses in a file, in verl's order, without padding."""
+    """Return the responses in a file, ``<step>.jsonl``, in verl's order, without padding."""
     responses = read_lines(file, Response, CorruptDumpError, what="verl's dump")
     return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]

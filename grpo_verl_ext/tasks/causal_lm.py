@@ -75,9 +75,8 @@ def encode(
     chats = [[{"role": "user", "content": question}] for question, _ in examples]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
     asked = [tokenizer.encode(text) for text in texts]
-    said = [
-        [*tokenizer.encode(answer), tokenizer.eos_token_id][:max_response_tokens] for _, answer in examples
-    ]
+    end = tokenizer.eos_token_id
+    said = [[*tokenizer.encode(answer), end][:max_response_tokens] for _, answer in examples]
     rows = [torch.tensor(a + s) for a, s in zip(asked, said, strict=True)]
     labels = [torch.tensor([IGNORED_LABEL] * len(a) + s) for a, s in zip(asked, said, strict=True)]
     pad = torch.nn.utils.rnn.pad_sequence
@@ -105,10 +104,9 @@ def sample(
     batch = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
     ).to(model.device)
-    how: dict[str, Any] = {"do_sample": temperature > 0}
+    how: dict[str, Any] = {"do_sample": temperature > 0, "repetition_penalty": 1.0}  # not the model's own
     if temperature > 0:
         how |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
-    how["repetition_penalty"] = 1.0  # a model's own generation settings may have one
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         tokens: Tensor = model.generate(**batch, **how, max_new_tokens=max_response_tokens)

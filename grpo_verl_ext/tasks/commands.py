@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.tasks.folders import PreparedFolderError
 from grpo_verl_ext.utils.console import make_console, one_message
 
 prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
@@ -24,8 +23,7 @@ def _embedded(
     # torch takes seconds to import, and `--help` must not
     from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
 
-    task = str(context.info_name)
-    with one_message(task, PreparedFolderError):
+    with one_message(task := str(context.info_name)):
         run_prepare(task, seed, force=force)
 
 
@@ -51,7 +49,7 @@ def _gsm8k_tags(
     from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
 
     console = make_console()
-    with one_message("gsm8k_tags", PreparedFolderError):
+    with one_message("gsm8k_tags"):
         outcome = prepare_gsm8k_tags(source, folder, force=force)
     found = outcome.manifest["found"]
     console.print(outcome.words("{train} training and {test} test prompts".format(**found)))

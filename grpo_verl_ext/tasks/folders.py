@@ -7,6 +7,8 @@ nor transformers, so that the check before a run costs milliseconds.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.documents import DocumentError, read_json
-from grpo_verl_ext.utils.files import appearing, locked, move_aside, sha256
+from grpo_verl_ext.utils.files import appearing, locked, sha256
 
 _MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
 
@@ -67,11 +69,14 @@ class PreparedFolder:
         fails. Without it a folder that is damaged or of other settings is refused.
         """
         if self.path.exists() and not force:  # another user's, perhaps, and not to be locked
-            return self._found(settings)
+            return PreparedOutcome(self.path, self.check(settings), made=False)
         with locked(self.path, on_wait=lambda: say(f"waiting: another process is preparing {self.path}")):
             if self.path.exists() and not force:
-                return self._found(settings)
-            aside = move_aside(self.path) if self.path.exists() else None
+                return PreparedOutcome(self.path, self.check(settings), made=False)
+            aside = None
+            if self.path.exists():
+                now = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+                aside = self.path.rename(f"{self.path}.old-{now}-{os.getpid()}")
             try:
                 with appearing(self.path) as unfinished:
                     manifest = {"settings": dict(settings), **build(unfinished)}
@@ -87,11 +92,12 @@ class PreparedFolder:
                 raise
             return PreparedOutcome(self.path, json.loads(text), made=True, moved_aside=aside)
 
-    def check(self) -> dict[str, Any]:
-        """Compare every file with the manifest, and return that; PreparedFolderError if one is another."""
+    def check(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Compare every file with the manifest, and ``settings`` with those it was made with; return it."""
         if not self.path.is_dir():
-            what_to_type = f"; type: {self.command}" if self.command else ""
-            raise PreparedFolderError(f"{self._where}: no such folder{what_to_type}")
+            raise PreparedFolderError(
+                f"{self._where}: no such folder" + (f"; type: {self.command}" if self.command else "")
+            )
         try:
             manifest = read_json(self.path / _MANIFEST, dict[str, Any])
         except FileNotFoundError as error:
@@ -110,28 +116,21 @@ class PreparedFolder:
             found = sha256(self.path / name)
             if found != wanted:
                 raise self._unusable(name, f"its sha256 is {found}, {_MANIFEST} has {wanted}")
+        if settings is not None and manifest.get("settings") != settings:
+            why = f"it was made with other settings ({manifest.get('settings')}) than these ({settings})"
+            raise self._unusable(_MANIFEST, why)
         return manifest
-
-    def _found(self, settings: Mapping[str, Any]) -> PreparedOutcome:
-        manifest = self.check()
-        if manifest.get("settings") != settings:
-            raise PreparedFolderError(
-                f"{self.path} was made with other settings ({manifest.get('settings')}) than these "
-                f"({settings}). {self._again}"
-            )
-        return PreparedOutcome(self.path, manifest, made=False)
-
-    def _unusable(self, name: str, why: str) -> PreparedFolderError:
-        return PreparedFolderError(f"{self._where}: {self.path / name} cannot be used: {why}. {self._again}")
 
     @property
     def _where(self) -> str:
         return f"{self.key}={self.path}" if self.key else str(self.path)
 
-    @property
-    def _again(self) -> str:
+    def _unusable(self, name: str, why: str) -> PreparedFolderError:
         how = f"type: {self.command} --force" if self.command else "add --force"
-        return f"It is left in place; to move the folder aside and make it again, {how}"
+        return PreparedFolderError(
+            f"{self._where}: {self.path / name} cannot be used: {why}. "
+            f"It is left in place; to move the folder aside and make it again, {how}"
+        )
 
 
 SYSTEM_PROMPT = """Respond in the following format:

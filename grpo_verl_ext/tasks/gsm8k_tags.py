@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from grpo_verl_ext.tasks.folders import (
     SYSTEM_PROMPT,
-    TEST,
-    TRAIN,
     PreparedFolder,
     PreparedFolderError,
     PreparedOutcome,
@@ -20,7 +17,6 @@ from grpo_verl_ext.tasks.folders import (
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 _NAME = "gsm8k_tags"
-_SPLITS = {"train": TRAIN, "test": TEST}
 
 
 def prepare_gsm8k_tags(source: Path, folder: Path | None, *, force: bool) -> PreparedOutcome:
@@ -31,7 +27,7 @@ def prepare_gsm8k_tags(source: Path, folder: Path | None, *, force: bool) -> Pre
     preprocessing writes it.
     """
     files = {}
-    for split in _SPLITS:
+    for split in ("train", "test"):
         there = [file for end in ("parquet", "jsonl") if (file := source / f"{split}.{end}").is_file()]
         if not there:
             raise PreparedFolderError(
@@ -41,17 +37,17 @@ def prepare_gsm8k_tags(source: Path, folder: Path | None, *, force: bool) -> Pre
         files[split] = there[0]
     settings = {"system": SYSTEM_PROMPT, "sources": {split: sha256(file) for split, file in files.items()}}
 
-    def build(unfinished: Path) -> dict[str, Any]:
-        rows = {split: _rows(file, split) for split, file in files.items()}
-        for split, name in _SPLITS.items():
-            write_rows(unfinished / name, rows[split])
-        return {"found": {split: len(each) for split, each in rows.items()}}
+    return PreparedFolder(folder or cache_root() / _NAME).make(
+        settings,
+        lambda unfinished: {
+            "found": {split: _write(file, split, unfinished) for split, file in files.items()}
+        },
+        force=force,
+    )
 
-    return PreparedFolder(folder or cache_root() / _NAME).make(settings, build, force=force)
 
-
-def _rows(file: Path, split: str) -> list[dict[str, Any]]:
-    """Return the problems as verl reads them; of an answer that ends with ``#### 1,234``, 1234 is true."""
+def _write(file: Path, split: str, folder: Path) -> int:
+    """Write the problems as verl reads them; of an answer that ends with ``#### 1,234``, 1234 is true."""
     try:
         if file.suffix == ".jsonl":
             lines = file.read_text(encoding="utf-8").splitlines()
@@ -69,4 +65,5 @@ def _rows(file: Path, split: str) -> list[dict[str, Any]]:
             rows.append(verl_row(_NAME, question, truth, **how, extra_info=of_row))
     except (ValueError, KeyError, OSError) as error:
         raise PreparedFolderError(f"{file} is not GSM8K: {type(error).__name__}: {error}") from error
-    return rows
+    write_rows(folder / f"{split}.parquet", rows)
+    return len(rows)

@@ -13,7 +13,6 @@ from grpo_verl_ext.utils.files import in_one_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 _UNLIMITED = 10_000
 """Columns of a console that is not a terminal."""
@@ -38,22 +37,14 @@ def make_console(*, at_least: int = 0, stderr: bool = False) -> Console:
     return console
 
 
-def print_table(console: Console, table: Table) -> None:
-    """Print the table and a blank line."""
-    console.print(table, "")
-
-
 @contextmanager
 def one_message(
     who: str, *errors: type[Exception], extra: str | None = None, elsewhere: str | None = None
 ) -> Iterator[None]:
-    """Print an error of this package, or of a file or folder, as one message and exit with status 1.
+    """Print an error of this package, of a file or folder, or of ``errors`` as one message, and exit with 1.
 
-    Args:
-        who: first word of the message.
-        errors: further types.
-        extra: the package's extra that installs what the block imports.
-        elsewhere: what to type so that the block reads and writes in another place.
+    The message begins with ``who``. It has the line that installs ``extra`` where an import fails, and
+    ``elsewhere``, what to type for another place, where a file cannot be used.
     """
     try:
         yield
@@ -86,9 +77,8 @@ def say(words: str) -> None:
     print(f"grpo_verl_ext: {words}", file=sys.stderr, flush=True)
 
 
-def line_to_install(extra: str) -> str:
-    """Return the line to type where an extra is missing, in a checkout: the package is on no index yet."""
-    return f"pip install '.[{extra}]', in a checkout of grpo_verl_ext"
+line_to_install = "pip install '.[{}]', in a checkout of grpo_verl_ext".format
+"""Returns the line to type where an extra is missing, in a checkout: the package is on no index yet."""
 
 
 def ending(status: int) -> str:

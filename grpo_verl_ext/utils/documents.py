@@ -128,12 +128,24 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
     Keys, and values whose declared type is no number, are the text that was typed: ``on``, ``0.1`` and
     ``1e-6`` are not turned into Booleans and numbers there. ``${…}`` is resolved as OmegaConf does.
     """
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from pydantic import ValidationError
     from yaml import YAMLError
 
     try:
-        return cast(_Kind, _adapter(kind).validate_python(_merged(file, kind, overrides)))
+        with file.open(encoding="utf-8") as stream:
+            loaded = _load(stream, kind)
+        if not isinstance(loaded, dict | NoneType):
+            raise ValueError(f"it holds no keys; valid are {', '.join(_written_hints(kind))}")
+        merged = OmegaConf.create(loaded or {})
+        for override in overrides:
+            key, equals, text = override.partition("=")
+            if key.startswith("["):
+                raise ValueError(f"{override!r} does not start with a key. Type: <key>=<value>")
+            OmegaConf.update(merged, key, _load(text, _hint_at(kind, key.split("."))) if equals else None)
+        plain = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+        return cast(_Kind, _adapter(kind).validate_python(plain))
     except ValidationError as wrong:
         # an unknown key first, for it may be a known one misspelt
         first = min(wrong.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
@@ -147,23 +159,6 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
         ) from endless
     except (OSError, YAMLError, ValueError, OverflowError) as unreadable:
         raise error(f"{file} cannot be read: {unreadable}") from unreadable
-
-
-def _merged(file: Path, kind: type, overrides: Sequence[str]) -> Any:
-    """Return the plain values of the file and of the overrides, which win."""
-    from omegaconf import OmegaConf
-
-    with file.open(encoding="utf-8") as stream:
-        loaded = _load(stream, kind)
-    if not isinstance(loaded, dict | NoneType):
-        raise ValueError(f"it holds no keys; valid are {', '.join(_written_hints(kind))}")
-    merged = OmegaConf.create(loaded or {})
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if key.startswith("["):
-            raise ValueError(f"{override!r} does not start with a key. Type: <key>=<value>")
-        OmegaConf.update(merged, key, _load(text, _hint_at(kind, key.split("."))) if equals else None)
-    return OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
 
 
 _NULL, _TEXT, _MERGE, *_NUMBERS = (

@@ -26,9 +26,7 @@ def end_of_answer(tokenizer: Any, template: Mapping[str, Any]) -> int | None:
     """Return the special token with which a chat template ends an answer.
 
     That is the tokenizer's end token where the template writes none; some templates write another.
-
-    Args:
-        template: more arguments of the chat template.
+    ``template`` has more arguments of the chat template.
     """
     chat = [{"role": "user", "content": _ANSWER}, {"role": "assistant", "content": _ANSWER}]
     closing = tokenizer.apply_chat_template(chat, tokenize=False, **template).rpartition(_ANSWER)[2]

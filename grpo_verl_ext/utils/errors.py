@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import yaml
@@ -86,12 +88,7 @@ class SettingError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Support pickling, which Ray needs for an error raised in a worker."""
-        return SettingError.of, (self.problem,)
-
-    @classmethod
-    def of(cls, problem: Problem) -> SettingError:
-        """Return the problem as an exception."""
-        return cls(**vars(problem))
+        return partial(SettingError, **vars(self.problem)), ()
 
 
 @dataclass(frozen=True)
@@ -110,9 +107,7 @@ def as_typed(value: object) -> str:
     """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if not isinstance(value, str):
-        return repr(value)
-    try:
-        return value if yaml.safe_load(value) == value else repr(value)
-    except yaml.YAMLError:
-        return repr(value)
+    with suppress(yaml.YAMLError):
+        if isinstance(value, str) and yaml.safe_load(value) == value:
+            return value
+    return repr(value)

@@ -7,8 +7,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.util import find_spec
@@ -22,20 +20,17 @@ from filelock import FileLock, Timeout
 def locked(target: Path | str, *, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock ``<target>.lock`` against other processes; it is released even if this one is killed.
 
-    Args:
-        on_wait: called once if another process holds the lock, before waiting for it.
+    ``on_wait`` is called once if another process holds the lock, before waiting for it.
     """
     lock = FileLock(f"{target}.lock")
     Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         on_wait()
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def alone_in(folder: Path, error: type[Exception]) -> AbstractContextManager[None]:
@@ -51,24 +46,20 @@ def alone_in(folder: Path, error: type[Exception]) -> AbstractContextManager[Non
 def appearing(target: Path) -> Iterator[Path]:
     """Give a new folder to fill; it becomes ``target`` when the block succeeds and is removed when it fails.
 
-    Call it under ``locked(target)``: then no process still uses the folders that killed runs left, and they
-    are removed first.
+    Call it under ``locked(target)``: then no process still uses the folder that a killed run left, and it is
+    removed first.
     """
-    for abandoned in target.parent.glob(f".{target.name}.*.partial"):
-        shutil.rmtree(abandoned)
     if target.exists():
         raise FileExistsError(target)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    folder = target.with_name(f".{target.name}.partial")
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir()
     try:
         yield folder
-        folder.chmod(0o755)  # mkdtemp's 0o700 would hide the folder from others who share the cache
-        new = folder / ".new"
-        new.touch()
-        allowed = new.stat().st_mode
-        new.unlink()
-        for file in folder.rglob("*"):  # safetensors writes its own as 0o600
+        for file in folder.rglob("*"):  # safetensors writes its own as 0o600, and not by the umask
             if file.is_file() and not file.is_symlink():
-                file.chmod(S_IMODE(file.stat().st_mode | allowed))
+                file.chmod(S_IMODE(file.stat().st_mode | folder.stat().st_mode & 0o666))
         folder.rename(target)
     except BaseException as error:
         shutil.rmtree(folder)
@@ -79,14 +70,6 @@ def appearing(target: Path) -> Iterator[Path]:
 
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 """How an error of safetensors, which is no ``OSError``, says that of the system; here a disk that is full."""
-
-
-def move_aside(target: Path) -> Path:
-    """Rename ``target`` to a free name next to it, ``<name>.old-<UTC time>``, and return that."""
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    aside = target.with_name(f"{target.name}.old-{stamp}-{os.getpid()}")
-    target.rename(aside)
-    return aside
 
 
 def sha256(path: Path) -> str:

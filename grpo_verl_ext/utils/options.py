@@ -57,14 +57,12 @@ def option(  # the type of the field that it stands in for
     """Return a field of a `Section`.
 
     Args:
-        default: its value where the key is missing.
         description: one line for ``docs/settings.md``.
         valid: the valid values, or a description of them; without, what the field's type says: the names of
             a ``Literal``, true and false, or a section.
         example: a valid value as typed; without, the first of the valid ones.
         why: what contradicts a wrong value; follows "…, but".
         fix: the line to type where the key is missing or null, if it is not ``key=example``.
-        constraints: pydantic's, such as ``gt=0``.
     """
     said: dict[str, Any] = {"valid": valid, "example": example, "why": why, "fix": fix}
     return Field(default, description=description, json_schema_extra=said, **constraints)

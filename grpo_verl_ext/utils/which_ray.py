@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _VARIABLE = "RAY_ADDRESS"
 _KEY = "ray_kwargs.ray_init.address"
@@ -26,39 +26,27 @@ _ADDRESS = re.compile(r"\+*ray_kwargs\.ray_init(?:\.address=|=.*\baddress:)\s*['
 """Matches an override of the address, alone or in a dictionary."""
 
 
-@dataclass(frozen=True)
-class WhichRay:
+class WhichRay(NamedTuple):
     """The Ray that a training, or another command, will use."""
 
     address: str
     """As ``ray.init`` takes it."""
-    given_by: str | None = None
-    """The environment variable or key that gives the address; None if none does."""
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Overrides that verl's command line needs, after all others."""
-        return (f"++{_KEY}={OWN}",) if self.address == OWN else OF_AN_OWN_RAY
-
-    @property
-    def words(self) -> str:
-        """A sentence for the terminal that says which Ray is used and why."""
-        if self.given_by is None:
-            return f"Ray: one of its own, for neither {_VARIABLE} nor {_KEY} names another"
-        if self.address == OWN:
-            return f"Ray: one of its own, as {self.given_by}={OWN} says"
-        return f"Ray: the one at {self.address}, which {self.given_by} names"
+    arguments: tuple[str, ...]
+    """Overrides that verl's command line needs, after all others."""
+    words: str
+    """A sentence for the terminal that says which Ray is used and why."""
 
 
-def which_ray(overrides: Sequence[str] = ()) -> WhichRay:
-    """Return the Ray of the overrides' last address, else that of the environment, else one of its own."""
-    found = [match["address"] for match in map(_ADDRESS.match, overrides) if match]
-    return by_address(found[-1] if found and found[-1] != "null" else None)
+def which_ray(overrides: Sequence[str] = (), address: str | None = None) -> WhichRay:
+    """Return the Ray of an address in verl's configuration, else that of the environment, else its own.
 
-
-def by_address(said: str | None) -> WhichRay:
-    """Return the Ray of an address in verl's configuration, else that of the environment, else its own."""
-    of_environment = os.environ.get(_VARIABLE, "")
-    if said and not (said == "auto" and of_environment):  # ray.init prefers the environment to "auto", too
-        return WhichRay(said, _KEY)
-    return WhichRay(of_environment, _VARIABLE) if of_environment else WhichRay(OWN)
+    Without an ``address`` it is the last one of the overrides.
+    """
+    found = [address, *(match["address"] for match in map(_ADDRESS.match, overrides) if match)]
+    given, by, of_environment = found[-1], _KEY, os.environ.get(_VARIABLE, "")
+    if given in (None, "", "null") or (given == "auto" and of_environment):  # as ray.init prefers it, too
+        given, by = of_environment, _VARIABLE
+    if given and given != OWN:
+        return WhichRay(given, OF_AN_OWN_RAY, f"Ray: the one at {given}, which {by} names")
+    why = f"as {by}={OWN} says" if given else f"for neither {_VARIABLE} nor {_KEY} names another"
+    return WhichRay(OWN, (f"++{_KEY}={OWN}",), f"Ray: one of its own, {why}")

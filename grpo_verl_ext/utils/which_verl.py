@@ -1,9 +1,9 @@
 """Which verl Python would import here, and how well it is known. Nothing here imports verl."""
 
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -19,29 +19,14 @@ class UnsupportedVerlError(ImportError):
     """verl is missing, only partly installed, or of a version that is not supported."""
 
 
-@dataclass(frozen=True)
-class WhichVerl:
-    """A supported verl: the version that its module has, and the module's folder."""
+class WhichVerl(NamedTuple):
+    """A supported verl."""
 
     version: Version
-    folder: Path
-
-    @property
-    def is_untested_development(self) -> bool:
-        """Whether it is a version before a release, and was not tested."""
-        return self.version.is_prerelease and str(self.version) not in TESTED
-
-    @property
-    def words(self) -> str:
-        """A sentence that says how well this verl is known."""
-        newest = f"the newest tested version is {TESTED[-1]}"
-        if self.is_untested_development:
-            known = f"is a development version, which was not tested; {newest}"
-        elif any((self.folder.parent / name).is_file() for name in ("pyproject.toml", "setup.py")):
-            known = f"is a checkout, whose code may differ from the release; {newest}"
-        else:
-            known = "is a tested version" if str(self.version) in TESTED else f"is newer; {newest}"
-        return f"verl {self.version} in {self.folder} {known}"
+    is_untested_development: bool
+    """Whether it is a version before a release, and was not tested."""
+    words: str
+    """A sentence that says where it is and how well it is known."""
 
 
 def which_verl() -> WhichVerl:
@@ -58,4 +43,12 @@ def which_verl() -> WhichVerl:
     if not Version(_FROM) <= version < Version(_BELOW):
         works_with = f"grpo_verl_ext works with verl >= {_FROM} and < {_BELOW}"
         raise UnsupportedVerlError(f"{folder}: verl {version} is installed; {works_with}. Type: {INSTALL}")
-    return WhichVerl(version, folder)
+    newest, is_tested = f"the newest tested version is {TESTED[-1]}", str(version) in TESTED
+    is_development = version.is_prerelease and not is_tested
+    if is_development:
+        known = f"is a development version, which was not tested; {newest}"
+    elif any((folder.parent / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        known = f"is a checkout, whose code may differ from the release; {newest}"
+    else:
+        known = "is a tested version" if is_tested else f"is newer; {newest}"
+    return WhichVerl(version, is_development, f"verl {version} in {folder} {known}")

@@ -17,12 +17,7 @@ import reasoning_gym_data as gym
 import reasoning_gym_reward as reward
 from reasoning_gym_data import GymSettings
 
-from grpo_verl_ext.tasks.folders import (
-    SYSTEM_PROMPT,
-    PreparedFolder,
-    PreparedFolderError,
-    PreparedOutcome,
-)
+from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT, PreparedFolder, PreparedFolderError, PreparedOutcome
 
 TASKS = {
     "chain_sum": {"max_terms": 3, "max_digits": 1},

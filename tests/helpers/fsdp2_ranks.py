@@ -138,12 +138,7 @@ def parameters_of(worker: Any) -> dict[str, Tensor]:
 
 def make_worker(model: str, variant: dict[str, Any]) -> Any:
     from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import (
-        FSDPEngineConfig,
-        FSDPOptimizerConfig,
-        HFModelConfig,
-        TrainingWorkerConfig,
-    )
+    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
 
     from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker

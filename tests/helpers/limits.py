@@ -5,7 +5,6 @@ on a full disk.
 """
 
 import ctypes
-import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,34 +31,21 @@ def read_only(folder: Path) -> Iterator[None]:
     """In this block nothing can be made, written or removed in the folder and those below it."""
     folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
     modes = [path.stat().st_mode for path in folders]
-    for path in folders:
-        path.chmod(0o555)
-    try:
-        with modes_bind():
-            yield
-    finally:
-        for path, mode in zip(folders, modes, strict=True):
-            path.chmod(mode)
-
-
-@contextmanager
-def modes_bind() -> Iterator[None]:
-    """In this block the modes of files and folders bind root, too."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_VERSION, 0)
     found = (ctypes.c_uint32 * 6)()
-    if libc.capget(header, found):
-        raise OSError(ctypes.get_errno(), "capget")
+    assert libc.capget(header, found) == 0
     without = (ctypes.c_uint32 * 6)(*found)
     without[0] &= ~_IGNORES_MODES  # of this thread's effective set; it may take them up again
-    if libc.capset(header, without):
-        raise OSError(ctypes.get_errno(), "capset")
+    for path in folders:
+        path.chmod(0o555)
     try:
-        assert os.geteuid() or not without[0] & _IGNORES_MODES
+        assert libc.capset(header, without) == 0
         yield
     finally:
-        if libc.capset(header, found):
-            raise OSError(ctypes.get_errno(), "capset")
+        assert libc.capset(header, found) == 0
+        for path, mode in zip(folders, modes, strict=True):
+            path.chmod(mode)
 
 
 def full(file: Path) -> Path:

@@ -44,11 +44,7 @@ _FORKED.set_forkserver_preload(PRELOADED)
 
 
 def run_interpreter(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python -c CODE`` with more environment variables; a failure is in the result.
-
-    Raises:
-        AssertionError: it died of a signal.
-    """
+    """Run ``python -c CODE`` with more environment variables; a failure is in the result, but no signal."""
     return _not_killed(
         subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
@@ -86,13 +82,13 @@ def run_ranks(run_rank: Callable[..., None], size: int, *args: Any, folder: Path
     """Call ``run_rank(rank, *args)`` on ``size`` processes at once, and wait for all.
 
     What they all need, verl's workers, is imported once, and then they are forked. Where one fails, its
-    traceback is that of the assertion.
-
-    Args:
-        run_rank: of a module that a process can import.
-        folder: gets what they print.
+    traceback is that of the assertion; ``folder`` gets what they print.
     """
-    process = start(_on_ranks, run_rank, size, *args, folder=folder, env={"VERL_PLATFORM": "cpu", **env})
+    from ray_cluster import free_ports
+
+    (port,) = map(str, free_ports(1))
+    where = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "VERL_PLATFORM": "cpu"}
+    process = start(_on_ranks, run_rank, size, *args, folder=folder, env=where | env)
     process.join(3 * SECONDS)
     if process.is_alive():
         process.kill()
@@ -107,9 +103,7 @@ def start(
 ) -> BaseProcess:
     """Start a process that calls the function; what it prints goes to ``folder/stdout`` and ``stderr``.
 
-    Args:
-        function: of a module that the process can import.
-        env: variables beside this process's own; None takes one away.
+    ``env`` has variables beside this process's own; None takes one away.
     """
     variables = {name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None}
     # Pickled by hand: reading it imports the function's module, for which the variables must be in place.

@@ -15,7 +15,6 @@ import torch
 from omegaconf import DictConfig
 from processes import run_ranks
 from queue_store import Store, trainer_with
-from ray_cluster import free_ports
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo import padding_utils
@@ -165,9 +164,7 @@ def trained(
     batches = {name: batch_of_ranks(monkeypatch, dp_size, each, **rollout) for name, each in variants.items()}
     job = {"model": str(folder), "n": N, "beta": BETA, "variants": variants, "batches": batches}
     torch.save(job, tmp_path / "job.pt")
-    (port,) = free_ports(1)
-    where = {"WORLD_SIZE": str(dp_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    run_ranks(run_rank, dp_size, tmp_path, folder=tmp_path, **where)
+    run_ranks(run_rank, dp_size, tmp_path, folder=tmp_path)
     return torch.load(tmp_path / "result.pt", weights_only=False)
 
 

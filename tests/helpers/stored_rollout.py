@@ -20,7 +20,6 @@ from fsdp2_ranks import run_rank, tiny_model
 from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
 from queue_store import Store, trainer_with
-from ray_cluster import free_ports
 from tensordict import TensorDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transfer_queue import KVBatchMeta
@@ -196,8 +195,7 @@ def training(
 ) -> DictConfig:
     """A training on these rows, each with a prompt of letters and ``extra_info``.
 
-    Args:
-        settings: of the section ``stored_responses`` by their names, others with ``__`` for dots.
+    ``settings`` are of the section ``stored_responses`` by their names, others with ``__`` for dots.
     """
     file = folder / "train.parquet"
     folder.mkdir(parents=True, exist_ok=True)
@@ -252,9 +250,7 @@ def trained(
     start.save_pretrained(folder / "model")
     job |= {"model": str(folder / "model"), "variants": variants, "batches": batches}
     torch.save(job, folder / "job.pt")
-    (port,) = free_ports(1)
-    where = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    run_ranks(run_rank, 1, folder, folder=folder, **where)
+    run_ranks(run_rank, 1, folder, folder=folder)
     models = {}
     for name, result in torch.load(folder / "result.pt", weights_only=False).items():
         models[name] = small_model()

@@ -56,10 +56,7 @@ def _values() -> list[tuple[str, str]]:
             f"`{ROLLOUT}.agent.default_agent_loop`",
             f"{_names(AGENT_LOOPS.values())}: verl's, with step rewards and seeds",
         ),
-        (
-            "`reward.reward_manager.name`",
-            f"`{REWARD_MANAGER}`: function and [reward model](rewards.md)",
-        ),
+        ("`reward.reward_manager.name`", f"`{REWARD_MANAGER}`: function and [reward model](rewards.md)"),
         (
             "`reward.custom_reward_function.path`",
             "`pkg://grpo_verl_ext.rewards.weighted_sum`: [rewards](rewards.md) with weights; "

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification
 
-from grpo_verl_ext.rewards.learned import LearnedReward, step_tokens
+from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.steps import pieces, step_end_characters
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
@@ -40,11 +40,27 @@ class TestEnds:
         assert self.ends(step_rewards=[1, 1], step_ends=[3, 1]) == [3, 1]
 
 
+class Ramp:
+    """Logits (1, 1 + position): P(right) is the logistic function of the position."""
+
+    device = torch.device("cpu")
+
+    def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
+        self.ids = ids[0].tolist()
+        position = torch.arange(ids.shape[1], dtype=torch.float32)
+        return SimpleNamespace(logits=torch.stack([torch.ones_like(position), 1 + position], -1)[None])
+
+
+def logistic(positions: list[int]) -> Any:
+    return pytest.approx([1 / (1 + math.exp(-position)) for position in positions], rel=1e-6)
+
+
 class TestTokens:
     def test_by_hand(self) -> None:
-        ids, last = step_tokens("4+5", ["a;", "漢;", "b"], BYTES)
-        assert ids == [*"4+5a;漢;b".encode()]
-        assert last == [4, 8, 9]
+        ramp = Ramp()
+        found = LearnedReward(ramp, BYTES).scores_of_pieces("4+5", ["a;", "漢;", "b"])  # type: ignore[arg-type]
+        assert ramp.ids == [*"4+5a;漢;b".encode()]
+        assert found == logistic([4, 8, 9])
 
     @pytest.mark.parametrize("begins", [False, True])
     def test_trl_trains_on_the_same_tokens_at_the_same_positions(self, begins: bool) -> None:
@@ -63,30 +79,19 @@ class TestTokens:
             train_on_last_step_only=False,
             is_eval=False,
         )
-        ids, last = step_tokens(row["prompt"], row["completions"], tokenizer)
-        assert ids == trl["input_ids"]
-        assert (ids[0] == tokenizer.bos_token_id) == begins
-        assert [trl["labels"][position] for position in last] == [1, 0, 1]
-        assert sum(label != -100 for label in trl["labels"]) == 3
+        ramp = Ramp()
+        found = LearnedReward(ramp, tokenizer).scores_of_pieces(row["prompt"], row["completions"])  # type: ignore[arg-type]
+        assert ramp.ids == trl["input_ids"]
+        assert (ramp.ids[0] == tokenizer.bos_token_id) == begins
+        assert found == logistic([n for n, label in enumerate(trl["labels"]) if label != -100])
+        assert [label for label in trl["labels"] if label != -100] == [1, 0, 1]
 
 
 class TestScores:
     def test_closed_form(self) -> None:
-        """Logits (1, 1 + position): P(right) is the logistic function of the position."""
-
-        class Ramp:
-            device = torch.device("cpu")
-
-            def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
-                position = torch.arange(ids.shape[1], dtype=torch.float32)
-                return SimpleNamespace(
-                    logits=torch.stack([torch.ones_like(position), 1 + position], -1)[None]
-                )
-
         learned = LearnedReward(Ramp(), BYTES)  # type: ignore[arg-type]
-        found = learned.scores_of_steps("p", "ab;cd;", [6, 3, 6])
         # "p" is position 0, so three characters end at 3 and six at 6.
-        assert found == pytest.approx([1 / (1 + math.exp(-end)) for end in (6, 3, 6)], rel=1e-6)
+        assert learned.scores_of_steps("p", "ab;cd;", [6, 3, 6]) == logistic([6, 3, 6])
         assert learned.scores_of_steps("p", "ab;", []) == []
 
     def test_a_score_is_that_of_the_prefix_alone(self, policy: Any) -> None:

@@ -1,34 +1,35 @@
 """Test that steps are found and graded by rule."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_verl_ext.rewards.steps import Step, find_steps, grade_steps, step_rewards, steps_reward
+from grpo_verl_ext.rewards.steps import graded_steps, step_rewards, steps_reward
 
 RIGHT = "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>"
 
 
-def test_steps_come_with_numbers_and_character_offsets():
+def test_steps_come_with_the_characters_up_to_their_end():
     # "<reasoning>" has 11 characters and each of these steps 6
-    assert find_steps(RIGHT) == [Step(3, 4, 7, 11, 17), Step(7, 2, 9, 17, 23)]
-    assert [RIGHT[step.start : step.end] for step in find_steps(RIGHT)] == ["3+4=7;", "7+2=9;"]
+    assert graded_steps(RIGHT, [3, 4, 2]) == [(True, 17), (True, 23)]
 
 
 def test_steps_outside_the_reasoning_do_not_count():
-    assert find_steps("1+1=2;" + RIGHT + "1+1=2;") == [Step(3, 4, 7, 17, 23), Step(7, 2, 9, 23, 29)]
-    assert find_steps("1+1=2;") == []
-    assert [step.result for step in find_steps("<reasoning>3+4=7;7+2=9;9+")] == [7, 9]
+    assert graded_steps("1+1=2;" + RIGHT + "1+1=2;", [3, 4, 2]) == [(True, 23), (True, 29)]
+    assert graded_steps("1+1=2;", [1, 1]) == []
+    assert graded_steps("<reasoning>3+4=7;7+2=9;9+", [3, 4, 2]) == [(True, 17), (True, 23)]
 
 
 def test_what_is_no_step_is_passed_over():
     reasoning = "3+4=7 ;3+=7;-3+4=7;a3+4=7;3+4=x;1234567890+1=2;٣+4=7;"
-    found = find_steps(f"<reasoning>{reasoning}</reasoning>")
     # after a sign or a letter an addition is still one; ten digits are too many
-    assert [reasoning[step.start - 11 : step.end - 11] for step in found] == ["3+4=7;", "3+4=7;"]
+    ends = [reasoning.index(each) + len(each) for each in ("-3+4=7;", "a3+4=7;")]
+    assert [end - 11 for _, end in graded_steps(f"<reasoning>{reasoning}", [3, 4])] == ends
 
 
 def graded(reasoning: str, *terms: int) -> list[bool]:
-    return grade_steps(find_steps(f"<reasoning>{reasoning}</reasoning>"), terms)
+    return [right for right, _ in graded_steps(f"<reasoning>{reasoning}</reasoning>", terms)]
 
 
 def test_right_steps():
@@ -60,9 +61,7 @@ def test_the_reward_is_the_share_of_the_steps_asked_for():
 )
 def test_any_text_scores_and_its_steps_are_where_they_say(text, terms):
     assert 0.0 <= steps_reward(text, terms) <= 1.0
-    for step in find_steps(text):
-        numbers = text[step.start : step.end].rstrip(";").replace("=", "+").split("+")
-        assert [int(number) for number in numbers] == [step.left, step.right, step.result]
+    assert all(re.search(r"\d\+\d+=\d+;$", text[:end]) for _, end in graded_steps(text, terms))
 
 
 def test_every_step_and_the_answer_are_rewarded_where_they_end():

@@ -89,11 +89,7 @@ def test_an_interrupt_lets_the_child_end_first(tmp_path: Path, ours) -> None:
     before = signal.signal(signal.SIGINT, ours)
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_logged(
-                [sys.executable, "-c", code],
-                tmp_path / "log",
-                while_running=interrupt,
-            )
+            run_logged([sys.executable, "-c", code], tmp_path / "log", while_running=interrupt)
     finally:
         signal.signal(signal.SIGINT, before)
     assert (tmp_path / "ended").exists()

@@ -3,15 +3,14 @@
 The training is in tests/end_to_end/test_quickstart.py; here the shell script stops at the installation.
 """
 
-import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module as module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from filelock import FileLock
@@ -25,10 +24,6 @@ ACCURACY = "val-core/chain_sum/acc/mean@1"
 
 
 pytestmark = pytest.mark.usefixtures("examples")
-
-
-def module(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def contents(folder: Path) -> list[str]:

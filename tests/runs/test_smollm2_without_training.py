@@ -1,11 +1,10 @@
 """Test examples/smollm2.sh around its training: arguments, summary, memory."""
 
-import importlib
 import json
 import os
 import sys
+from importlib import import_module as module
 from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
@@ -19,10 +18,6 @@ WANTED = ("13", "43", "51", "18")
 
 
 pytestmark = pytest.mark.usefixtures("examples")
-
-
-def module(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def finished_run(folder: Path) -> VerlRun:

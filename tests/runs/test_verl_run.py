@@ -164,8 +164,3 @@ def test_hydra_reads_back_the_text(text: str) -> None:
     # As in an absolute path: words such as null and numbers stand for themselves only there.
     value = PARSER.parse_override(f"key={hydra_value('/' + text)}").value()
     assert str(value) == "/" + text
-
-
-@pytest.mark.parametrize("plain", ["/tmp/a-b_c.d/e+f", "org/model"])
-def test_a_plain_path_stays_plain(plain: str) -> None:
-    assert hydra_value(plain) == plain

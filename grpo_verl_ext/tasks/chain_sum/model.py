@@ -114,10 +114,8 @@ def warm_start(
     def example(slips: bool) -> tuple[str, str]:
         terms = rng.choice(rng.choice(problems))
         share = settings.short_slip_share if len(terms) <= 3 else settings.slip_share
-        slip_share = share if slips else 0.0
-        return prompt(terms), response(
-            terms, slip_share=slip_share, rng=rng, rewrite_share=settings.rewrite_share
-        )
+        how = {"slip_share": share if slips else 0.0, "rewrite_share": settings.rewrite_share}
+        return prompt(terms), response(terms, **how, rng=rng)
 
     def batches() -> Iterator[list[Part]]:
         for step in range(settings.steps):
@@ -153,11 +151,8 @@ def accuracy(
     rows *= samples
     how = {"temperature": temperature, "max_response_tokens": max_response_tokens, "seed": seed}
     responses = sample_responses(model_folder, [row["prompt"] for row in rows], **how)
-    right = [
-        correctness(text, row["reward_model"]["ground_truth"]) > 0
-        for text, row in zip(responses, rows, strict=True)
-    ]
-    return sum(right) / len(right)
+    truths = [row["reward_model"]["ground_truth"] for row in rows]
+    return sum(correctness(*both) > 0 for both in zip(responses, truths, strict=True)) / len(rows)
 
 
 def sample_responses(model_folder: Path | str, chats: list[list[dict[str, str]]], **how: Any) -> list[str]:
@@ -182,17 +177,10 @@ def standardise(model_folder: Path, test_file: Path, *, n: int, max_response_tok
     where none between `_COLDEST` and `_HOTTEST` reaches the share, the end that comes nearest.
     """
     low, high = math.log(_COLDEST), math.log(_HOTTEST)
+    how = {"n": n, "max_response_tokens": max_response_tokens, "seed": 1, "samples": 2}
     for _ in range(_TRIALS):
         middle = (low + high) / 2
-        share = accuracy(
-            model_folder,
-            test_file,
-            n=n,
-            temperature=math.exp(middle),
-            max_response_tokens=max_response_tokens,
-            seed=1,
-            samples=2,
-        )
+        share = accuracy(model_folder, test_file, temperature=math.exp(middle), **how)
         if abs(share - SAMPLED) <= _CLOSE_ENOUGH:
             break
         low, high = (middle, high) if share > SAMPLED else (low, middle)

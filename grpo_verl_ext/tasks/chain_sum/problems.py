@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from itertools import combinations_with_replacement, product
+from functools import cache
+from itertools import product
 from typing import Any
 
 from grpo_verl_ext.tasks.folders import verl_row
@@ -43,23 +44,23 @@ def response(
     return f"<reasoning>{written}</reasoning><answer>{total}</answer>"
 
 
-def split_of(terms: Terms, *, by_set: bool = False) -> str:
-    """Return the split of a problem, decided by a hash of its text and so the same for every seed and run.
-
-    With ``by_set`` it is the text of its sorted terms, so that all orders of them are on one side.
-    """
-    text = prompt(tuple(sorted(terms)) if by_set else terms)
-    first_byte = hashlib.sha256(text.encode()).digest()[0]
+def split_of(terms: Terms) -> str:
+    """Return the split of a problem, decided by a hash of its text and so the same for every seed and run."""
+    first_byte = hashlib.sha256(prompt(terms).encode()).digest()[0]
     return "test" if first_byte < 64 else "train"  # a quarter
 
 
 def every_problem(number_of_terms: int, split: str, *, by_set: bool = False) -> list[Terms]:
-    """Return all problems of a length in one split, in lexicographic order."""
-    if not by_set:
-        return [terms for terms in product(range(10), repeat=number_of_terms) if split_of(terms) == split]
-    sets = combinations_with_replacement(range(10), number_of_terms)
-    inside = {terms for terms in sets if split_of(terms) == split}
-    return [terms for terms in product(range(10), repeat=number_of_terms) if tuple(sorted(terms)) in inside]
+    """Return all problems of a length in one split, in lexicographic order.
+
+    With ``by_set`` the split is that of the sorted terms, so that all orders of them are on one side.
+    """
+    side = cache(split_of)
+    return [
+        terms
+        for terms in product(range(10), repeat=number_of_terms)
+        if side(tuple(sorted(terms)) if by_set else terms) == split
+    ]
 
 
 def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: bool = False) -> list[Terms]:

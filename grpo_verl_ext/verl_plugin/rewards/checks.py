@@ -60,7 +60,7 @@ def _check_rewards(config: DictConfig) -> None:
     if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
         try:
             weighted_sum.check_weights(weights)
-            for name in filter(functions.is_here, weighted_sum.functions_in(weights)):
+            for name in weighted_sum.functions_in(weights):
                 functions.load_function(name)
         except ValueError as error:
             if not isinstance(error.__cause__, ImportError):

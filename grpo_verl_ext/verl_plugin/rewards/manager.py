@@ -61,10 +61,8 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
 
     def _with_score(self, data: DataProto, result: dict[str, Any]) -> dict[str, Any]:
         options, (prompt, response) = self._options, map(self._decode, _ids(data))
-        if options.chat_template:
-            by_model = self._model.score_of_chat(data[0].non_tensor_batch["raw_prompt"], response)
-        else:
-            by_model = self._model.score(prompt, response)
+        chat = data[0].non_tensor_batch["raw_prompt"] if options.chat_template else None
+        by_model = self._model.score(prompt if chat is None else chat, response)
         if not math.isfinite(by_model):
             raise ValueError(f"reward_model_score of a response is {by_model}; valid is a finite number")
         by_rule = result["reward_score"]

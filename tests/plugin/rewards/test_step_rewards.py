@@ -21,7 +21,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight import CHECKS
-from grpo_verl_ext.rewards.steps import StepRewardError, last_token, step_end_tokens
+from grpo_verl_ext.rewards.steps import StepRewardError, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
@@ -77,13 +77,15 @@ def test_characters_are_found_on_the_token_that_has_their_last_byte(name, data, 
         ids.insert(data.draw(st.integers(0, len(ids))), tokenizer.eos_token_id)
     decode = partial(tokenizer.decode, skip_special_tokens=True)
     end = data.draw(st.integers(1, len(decode(ids))))
-    assert last_token(decode, ids, end) == by_bytes(tokenizer, ids, end)
+    found = step_end_tokens({"step_rewards": [1], "step_ends": [end]}, ids, decode)
+    assert found == [by_bytes(tokenizer, ids, end)]
 
 
 def test_by_hand():
     decode = partial(BYTES.decode, skip_special_tokens=True)
     ids = [*"a漢;".encode(), BYTES.eos_token_id, *b"b"]  # one, three, one byte; a mark; one byte
-    assert [last_token(decode, ids, end) for end in (1, 2, 3, 4)] == [0, 3, 4, 6]
+    reported = {"step_rewards": [1] * 4, "step_ends": [1, 2, 3, 4]}
+    assert step_end_tokens(reported, ids, decode) == [0, 3, 4, 6]
 
 
 class TestReported:
