@@ -71,11 +71,6 @@ class GoldResponseOptions(Section):
         "extra_info.response", "the wanted response in a row", "a dotted key", "extra_info.response"
     )
 
-    @property
-    def names(self) -> list[str]:
-        """The files as a list."""
-        return [self.files] if isinstance(self.files, str) else [*(self.files or ())]
-
 
 class StoredResponsesOptions(Section):
     """The section ``algorithm.grpo_ext.stored_responses``, read by this package's trainer modes."""

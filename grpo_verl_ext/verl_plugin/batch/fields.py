@@ -55,21 +55,6 @@ def put(batch: Any, fields: dict[str, Tensor]) -> Any:
     )
 
 
-def put_rows(partition: str, rows: list[dict[str, Any]]) -> Any:
-    """Put rows into a partition of their own and return their batch."""
-    return tq.kv_batch_put(
-        keys=[f"{partition}_{number}_0_0" for number in range(len(rows))],
-        partition_id=partition,
-        fields=tu.list_of_dict_to_tensordict(rows),
-        tags=[{} for _ in rows],
-    )
-
-
-def clear(batch: Any) -> None:
-    """Remove the rows from TransferQueue."""
-    tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
-
-
 def in_fixed_order(batch: Any) -> list[int]:
     """Return the rows in an order that does not depend on which response came first.
 

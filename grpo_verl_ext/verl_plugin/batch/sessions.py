@@ -55,10 +55,11 @@ def is_padding(prompt: object) -> bool:
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
     """Return for each row the row with the last output of its session."""
+    parts = [key.rpartition("_") for key in keys]
     last: dict[str, int] = {}
-    for row in sorted(range(len(keys)), key=lambda row: int(keys[row].rpartition("_")[2])):
-        last[_session(keys[row])] = row
-    return [last[_session(key)] for key in keys]
+    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
+        last[parts[row][0]] = row
+    return [last[session] for session, _, _ in parts]
 
 
 def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str]) -> None:
@@ -86,13 +87,9 @@ def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None
 
 
 def _refuse(keys: Sequence[str], setting: str, valid: str, line: str) -> None:
-    for session, outputs in Counter(map(_session, keys)).items():
+    for session, outputs in Counter(key.rpartition("_")[0] for key in keys).items():
         if outputs > 1:
             raise ValueError(
                 f"{setting}: the agent loop answered session {session} ({{prompt}}_{{session}}) by {outputs} "
                 f"outputs; valid is {valid}. Type: {line}"
             )
-
-
-def _session(key: str) -> str:
-    return key.rpartition("_")[0]
