@@ -38,7 +38,12 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         shown: AbstractContextManager[None] = nullcontext()
         if catalogue.learns_from_steps(self.config):
             steps = collected_steps(batch, nested(batch, "extra_fields"))
-            metrics.update(_metrics_of_steps(steps, responses=sum(are_responses(batch))))
+            # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
+            own = {"per_response": len(steps.rewards) / max(1, sum(are_responses(batch)))}
+            if len(steps.rewards):
+                statistics = {"mean": torch.mean, "max": torch.max, "min": torch.min}
+                own |= {name: statistic(steps.rewards).item() for name, statistic in statistics.items()}
+            metrics.update({f"critic/step_rewards/{name}": value for name, value in own.items()})
             shown = STEPS.set(steps)
         elif catalogue.learns_from_several_rewards(self.config):
             keys = list(self.config.algorithm.gdpo_reward_keys)
@@ -67,42 +72,27 @@ def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
     or are missing.
     """
     flat = []
+    remedy = "Please correct the reward function (reward.custom_reward_function.path)"
     extra_fields = tu.get(data, "extra_fields")
     for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
-        if is_response:
-            _refuse_wrong_steps(batch.keys[row], extra)
-            flat += [(reward, row, end) for reward, end in extra[Field.STEPS]]
+        if not is_response:
+            continue
+        response = f"response {batch.keys[row]} ({{prompt}}_{{session}}_{{index}})"
+        if Field.STEP_ERROR in extra:
+            raise ValueError(f"the steps of {response} do not fit it: {extra[Field.STEP_ERROR]}. {remedy}")
+        if Field.STEPS not in extra:
+            raise ValueError(
+                f"{response} has no step rewards; valid is a reward function that returns step_rewards with "
+                f"step_ends or step_end_tokens, and an agent loop that keeps them, named by {AGENT_LOOP} or "
+                f"the data's agent_name, such as {AGENT_LOOPS['single_turn_agent']}. {remedy}"
+            )
+        flat += [(reward, row, end) for reward, end in extra[Field.STEPS]]
     rewards, rows, ends = zip(*flat, strict=True) if flat else ((), (), ())
     return BatchSteps(
         rewards=torch.tensor(rewards, dtype=torch.float32),
         row=torch.tensor(rows, dtype=torch.int64),
         end=torch.tensor(ends, dtype=torch.int64),
     )
-
-
-def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
-    response = f"response {key} ({{prompt}}_{{session}}_{{index}})"
-    remedy = "Please correct the reward function (reward.custom_reward_function.path)"
-    if Field.STEP_ERROR in extra:
-        raise ValueError(f"the steps of {response} do not fit it: {extra[Field.STEP_ERROR]}. {remedy}")
-    if Field.STEPS not in extra:
-        raise ValueError(
-            f"{response} has no step rewards; valid is a reward function that returns step_rewards with "
-            f"step_ends or step_end_tokens, and an agent loop that keeps them, named by {AGENT_LOOP} or the "
-            f"data's agent_name, such as {AGENT_LOOPS['single_turn_agent']}. {remedy}"
-        )
-
-
-def _metrics_of_steps(steps: BatchSteps, responses: int) -> dict[str, float]:
-    """Return metrics of the steps; verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
-    if len(steps.rewards) == 0:
-        return {"critic/step_rewards/per_response": 0.0}
-    return {
-        "critic/step_rewards/mean": steps.rewards.mean().item(),
-        "critic/step_rewards/max": steps.rewards.max().item(),
-        "critic/step_rewards/min": steps.rewards.min().item(),
-        "critic/step_rewards/per_response": len(steps.rewards) / responses,
-    }
 
 
 def _dumped_columns(batch: Any, data: TensorDict) -> _Columns:
@@ -136,21 +126,17 @@ def collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tens
     rewards = torch.zeros(len(batch.keys), len(keys), dtype=torch.float64)
     extra_fields = tu.get(data, "extra_fields")
     for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
-        if last[row] == row and is_response:
-            reported = extra.get("reward_extra_info") or {}
-            rewards[row] = torch.tensor([_number(batch.keys[row], reported, key) for key in keys])
+        if last[row] != row or not is_response:
+            continue
+        reported = extra.get("reward_extra_info") or {}
+        numbers = [name for name, value in reported.items() if is_number(value)]
+        if missing := [key for key in keys if key not in numbers]:
+            several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
+            raise ValueError(
+                f"response {batch.keys[row]} ({{prompt}}_{{session}}_{{index}}) has "
+                f"{missing[0]}={reported.get(missing[0])!r}, which algorithm.gdpo_reward_keys names; valid "
+                f"are numbers that the reward function returns: {', '.join(numbers) or 'it returned none'}. "
+                f"Type: {several if len(numbers) > 1 else '+algo=grpo'}"
+            )
+        rewards[row] = torch.tensor([float(reported[key]) for key in keys])
     return rewards.float()
-
-
-def _number(row: str, reported: Any, key: str) -> float:
-    value = reported.get(key)
-    if is_number(value):
-        return float(value)
-    numbers = [name for name, other in reported.items() if is_number(other)]
-    several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
-    raise ValueError(
-        f"response {row} ({{prompt}}_{{session}}_{{index}}) has {key}={value!r}, which "
-        f"algorithm.gdpo_reward_keys names; valid are numbers that the reward function returns: "
-        f"{', '.join(numbers) or 'it returned none'}. "
-        f"Type: {several if len(numbers) > 1 else '+algo=grpo'}"
-    )

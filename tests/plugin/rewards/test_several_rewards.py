@@ -23,7 +23,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_rewards
-from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS
+from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS
 
 gdpo = ESTIMATOR_FUNCTIONS["gdpo_outcome"]
 F64 = torch.float64
@@ -169,7 +169,7 @@ class Verls(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         self.config = composed(["+algo=gdpo", f"algorithm.adv_estimator={estimator}"])
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        return SEVERAL_REWARDS.get()
+        return STEPS.get(), SEVERAL_REWARDS.get()
 
     def on_sample_end(self, *_: Any) -> None:
         """verl's abstract method."""
@@ -186,7 +186,7 @@ class Ours(OtherRewardsMixin, Verls):
 def test_the_trainer_shows_the_rewards_to_gdpo_alone(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     meta, data = batch({"correctness": 2.0, "format": 0.8})
     monkeypatch.setattr(trainer, "nested", lambda batch, *fields: data)
-    shown = Ours(estimator)._compute_advantage(meta, {})
+    _, shown = Ours(estimator)._compute_advantage(meta, {})
     assert (shown is None) is (estimator == "grpo_outcome")
     if shown is not None:
         torch.testing.assert_close(shown, torch.tensor([[2.0, 0.8]]))

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+from test_several_rewards import Ours
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
@@ -155,18 +156,20 @@ def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, Te
 
 
 class TestCollected:
-    def test_rows_without_a_step_and_padding_are_passed_over(self) -> None:
+    def test_rows_without_a_step_and_padding_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         steps = [
             {"steps": [(1.0, 2), (0.5, 5)]},
             {"steps": []},
             {"steps": [(0.0, 1)]},
             {"steps": [(9.0, 99)]},
         ]
-        found = collected_steps(*batch(*steps, padding=1))
+        meta, data = batch(*steps, padding=1)
+        monkeypatch.setattr(trainer, "nested", lambda *_: data)
+        metrics: dict[str, float] = {}
+        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
         assert found.rewards.tolist() == [1.0, 0.5, 0.0]
         assert found.row.tolist() == [0, 0, 2]
         assert found.end.tolist() == [2, 5, 1]
-        metrics = trainer._metrics_of_steps(found, responses=3)
         assert metrics == {
             "critic/step_rewards/mean": 0.5,
             "critic/step_rewards/max": 1.0,
@@ -174,10 +177,13 @@ class TestCollected:
             "critic/step_rewards/per_response": 1.0,
         }
 
-    def test_a_batch_without_a_step(self) -> None:
-        found = collected_steps(*batch({"steps": []}))
+    def test_a_batch_without_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        meta, data = batch({"steps": []})
+        monkeypatch.setattr(trainer, "nested", lambda *_: data)
+        metrics: dict[str, float] = {}
+        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
         assert len(found.rewards) == len(found.row) == 0
-        assert trainer._metrics_of_steps(found, responses=1) == {"critic/step_rewards/per_response": 0.0}
+        assert metrics == {"critic/step_rewards/per_response": 0.0}
 
     def test_steps_that_do_not_fit_name_the_response(self) -> None:
         with pytest.raises(ValueError, match=r"steps of response p_1_0 .* do not fit it: out of range"):
