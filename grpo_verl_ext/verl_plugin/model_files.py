@@ -84,16 +84,6 @@ class ModelShape:
     positions: int | None
     """The longest context; None if not in the file."""
 
-    @property
-    def cache_numbers(self) -> int:
-        """Count of numbers in the cached keys and values of one token."""
-        return 2 * self.layers * self.kv_heads * self.head_size
-
-    @property
-    def embedding(self) -> int:
-        """Count of weights in the embedding, usually the largest tensor."""
-        return self.vocabulary * self.width
-
 
 def model_shape(path: object) -> ModelShape | None:
     """Return the model's sizes; None for a name on a hub, an unreadable file or unknown field names."""
