@@ -88,6 +88,6 @@ def load_named(name: str) -> Any:
     return getattr(loaded, attribute) if attribute else loaded
 
 
-def has_option(name: str) -> Condition:
-    """Return whether a training sets an option of ``algorithm.grpo_ext``."""
-    return lambda config: written(config.algorithm).get(name) is not None
+def has_option(*names: str) -> Condition:
+    """Return whether a training sets one of these options of ``algorithm.grpo_ext``."""
+    return lambda config: any(written(config.algorithm).get(name) is not None for name in names)
