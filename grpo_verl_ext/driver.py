@@ -85,7 +85,7 @@ def prepare_training(config: DictConfig) -> None:
 
     if os.environ.get(CHECK_VARIABLE, "") not in ("", "0"):
         _check_and_exit(config)
-    if OmegaConf.select(config, _PREPARED) is None and usage.uses_package(config):
+    if OmegaConf.select(config, _PREPARED) is None and any(usage.used_settings(config)):
         _leave_ray_of_previous_training()
         _choose_platform(config)
         _refuse_or_warn(config)
