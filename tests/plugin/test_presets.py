@@ -19,6 +19,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 import grpo_verl_ext.config
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
+from grpo_verl_ext.utils.documents import leaves
 
 CONFIG = Path(grpo_verl_ext.config.__file__).parent
 PRESETS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG.glob("*/*.yaml"))
@@ -60,9 +61,9 @@ def test_every_preset_composes_with_verls_config(preset: str, verl_config: Compo
     config = verl_config(f"+{preset}", "actor_rollout_ref.rollout.name=vllm")
     values = OmegaConf.to_container(OmegaConf.load(CONFIG / f"{preset.replace('=', '/')}.yaml"))
     values.pop("defaults", None)  # Hydra's list of presets to begin with
-    for key, value in _leaves(values):
+    for key, value in leaves(values):
         if not (isinstance(value, str) and "${" in value):
-            assert _select(config, key) == value, key
+            assert OmegaConf.select(config, key) == value, key
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -183,18 +184,3 @@ def test_a_share_is_a_whole_number_of_at_least_one_and_within_the_whole(
     # no rounding of floats: at most the share, and one more would be above it
     assert found * (part + rest) <= whole * part or found == 1
     assert (found + 1) * (part + rest) > whole * part
-
-
-def _leaves(values: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    found = []
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        found += _leaves(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
-    return found
-
-
-def _select(config: DictConfig, key: str) -> object:
-    node = config
-    for part in key.split("."):
-        node = node[part]
-    return node

@@ -501,16 +501,6 @@ def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_move
     torch.testing.assert_close(log_prob.grad, expected, rtol=1e-12, atol=0)
 
 
-def test_gvpo_refuses_responses_whose_groups_nobody_told():
-    batch = ragged_batch(F64)
-    data = batch.micro_batch(list(range(16)), dp_size=1)
-    with pytest.raises(
-        SettingError, match=r"without the groups.*Type: .*trainer_mode=grpo_ext_sync"
-    ) as refusal:
-        ppo_loss(actor_config(CASES["gvpo"], **NO_KL), *data)
-    assert refusal.value.problem.key == "trainer.v1.trainer_mode"
-
-
 @pytest.mark.parametrize("missing", ["dp_size", "batch_num_tokens", "global_batch_size"])
 def test_a_missing_count_is_refused(missing):
     with pytest.raises(ValueError, match=rf"global_batch_info\['{missing}'\] is None.*Type: "):

@@ -181,14 +181,20 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("loss_mode", ["clip_cov_mini_batch", "kl_cov_mini_batch"])
-def test_a_loss_without_its_statistic_is_refused(loss_mode):
-    """verl's own trainers and workers do not measure one."""
+@pytest.mark.parametrize(
+    ("loss_mode", "what"),
+    [("clip_cov_mini_batch", "statistic"), ("kl_cov_mini_batch", "statistic"), ("gvpo", "groups")],
+)
+def test_a_loss_without_its_statistic_or_groups_is_refused(loss_mode, what):
+    """verl's own trainers and workers measure none and pass none."""
     tokens = dict.fromkeys(("log_prob", "old_log_prob", "advantages", "response_mask"), torch.ones(1, 2))
     config = actor_config(CASES[loss_mode.removesuffix("_mini_batch")])
     config.global_batch_info.update(dp_size=1, batch_num_tokens=2, global_batch_size=1)
-    with pytest.raises(SettingError, match=rf"{loss_mode} was called without its statistic .*=grpo_ext_sync"):
+    with pytest.raises(
+        SettingError, match=rf"{loss_mode} was .*without \w+ {what}.*=grpo_ext_sync"
+    ) as refusal:
         get_policy_loss_fn(loss_mode)(**tokens, loss_agg_mode="token-mean", config=config)
+    assert refusal.value.problem.key == "trainer.v1.trainer_mode"
 
 
 @pytest.mark.parametrize("name", BY_HAND)
