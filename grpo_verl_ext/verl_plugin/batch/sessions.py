@@ -26,6 +26,7 @@ from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 
 _SYNC = "trainer.v1.trainer_mode=grpo_ext_sync"
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
+"""Matches the prompt ids of verl's padding rows: ``pad`` and a UUID."""
 
 
 class RowRoles(NamedTuple):
@@ -37,20 +38,16 @@ class RowRoles(NamedTuple):
 
 def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> RowRoles:
     """Return the roles of the current batch's rows, with prompt ids ``prompts``, for an estimator."""
-    padding = torch.tensor([is_padding(prompt) for prompt in prompts], dtype=torch.bool, device=device)
+    padding = [_PADDING.fullmatch(str(prompt)) is not None for prompt in prompts]
+    member = ~torch.tensor(padding, dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
     keys = ROW_KEYS.get()
     if keys is None:
         _refuse_outputs_in_queue(estimator, set(prompts))
-        return RowRoles(member=~padding, last=own)
+        return RowRoles(member=member, last=own)
     refuse_several_outputs(estimator, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
-    return RowRoles(member=~padding & (last == own), last=last)
-
-
-def is_padding(prompt: object) -> bool:
-    """Whether this is a prompt id of verl's padding rows: ``pad`` and a UUID."""
-    return isinstance(prompt, str) and _PADDING.fullmatch(prompt) is not None
+    return RowRoles(member=member & (last == own), last=last)
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:

@@ -69,7 +69,7 @@ def end(worker):
 def end_otherwise(worker):
     raise RuntimeError("no trajectories")
 
-for then, watchdog.LOOK_SECONDS in ((wait, 20), (end, 600), (end_otherwise, 600)):
+for then, watchdog.LOOK_SECONDS in ((wait, 1), (end, 600), (end_otherwise, 600)):
     try:
         with watchdog.watched():
             worker = Worker.remote()
