@@ -176,25 +176,6 @@ def counted(config, **changes: object):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        # Sums of ℓ = −A: −2 for the first response, 1 for the second.
-        ("grpo", (-2 / 2 + 1 / 1) / 2),
-        ("dapo", (-2 + 1) / 3),
-        ("bnpo", (-2 + 1) / 3),
-        ("dr_grpo", (-2 + 1) / (2 * 24)),
-        ("dapo_per_prompt", (-2 + 1) / (2 / 4)),
-        # Geometric means of 1: −1 for the first response, 1 for the second.
-        ("gmpo", (-1 + 1) / 2),
-        # d = −A, groups of four: ½ (1 + 1) / (4 − 1), and 2/4 of a prompt.
-        ("gvpo", (1 / 3) / (2 / 4)),
-    ],
-)
-def test_by_hand(name, expected):
-    assert call(name)[0].item() == pytest.approx(expected, rel=1e-12, abs=1e-15)
-
-
-@pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
         # ρ = 1.2 and 1.4 with A = 1, 0.8 with A = −1. Within 0.9 … 1.3: −(1.2 + 1.3)/2 and 0.9.

@@ -81,12 +81,6 @@ def test_characters_are_found_on_the_token_that_has_their_last_byte(name, data, 
     assert last_token(decode, ids, end) == by_bytes(tokenizer, ids, end)
 
 
-def test_by_hand():
-    decode = partial(BYTES.decode, skip_special_tokens=True)
-    ids = [*"a漢;".encode(), BYTES.eos_token_id, *b"b"]  # one, three, one byte; a mark; one byte
-    assert [last_token(decode, ids, end) for end in (1, 2, 3, 4)] == [0, 3, 4, 6]
-
-
 class TestReported:
     def ends(self, **reported: Any) -> list[int]:
         return step_end_tokens(reported, list(b"ab;cd;"), partial(BYTES.decode, skip_special_tokens=True))
