@@ -42,8 +42,17 @@ def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.dev
     member = ~torch.tensor(padding, dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
     keys = ROW_KEYS.get()
-    if keys is None:
-        _refuse_outputs_in_queue(estimator, set(prompts))
+    if keys is None:  # under verl's own trainers, of which the v1 ones have a queue
+        try:
+            queue = sys.modules["transfer_queue"]
+            queue.get_client()  # `kv_list` would create one
+        except (KeyError, AssertionError):
+            return RowRoles(member=member, last=own)
+        known, there = set(prompts), queue.kv_list("train").get("train", {})
+        keys = [key for key in there if key.count("_") >= 2 and key.rsplit("_", 2)[0] in known]
+        refuse_several_outputs(estimator, keys)
+        valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
+        _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
         return RowRoles(member=member, last=own)
     refuse_several_outputs(estimator, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
@@ -65,22 +74,6 @@ def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str])
         key = ESTIMATOR if isinstance(record, Estimator) else LOSS
         more = "or take an agent loop that returns one: actor_rollout_ref.rollout.agent.default_agent_loop=…"
         _refuse(keys, f"{key}={record.name}", f"one, for {record.one_output}", f"+algo=grpo {_SYNC}, {more}")
-
-
-def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None:
-    """Refuse sessions of several outputs under verl's own trainers; only the v1 ones have a queue."""
-    queue = sys.modules.get("transfer_queue")
-    if queue is None:
-        return
-    try:
-        queue.get_client()  # `kv_list` would create one
-    except AssertionError:
-        return
-    rows = queue.kv_list("train").get("train", {})
-    keys = [key for key in rows if key.count("_") >= 2 and key.rsplit("_", 2)[0] in prompts]
-    refuse_several_outputs(estimator, keys)
-    valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
-    _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
 
 
 def _refuse(keys: Sequence[str], setting: str, valid: str, line: str) -> None:

@@ -24,14 +24,12 @@ from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps, Field
 
-_Columns = dict[str, dict[str, list[float]]]
-"""Column of verl's rollout dump → the row's key → one value for each step."""
-
 
 class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Pass steps or several rewards to the estimator that learns from them; log and dump steps."""
 
     _dumped: Mapping[str, dict[str, list[float]]] = MappingProxyType({})
+    """Column of verl's rollout dump → the row's key → one value for each step."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Set the rewards while verl calls the estimator."""
@@ -52,9 +50,20 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
             return super()._compute_advantage(batch, metrics)
 
     def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
-        """Have the columns of steps ready while verl dumps a training step."""
+        """Have the columns of steps ready while verl dumps a training step; its padding rows have none."""
         if catalogue.learns_from_steps(self.config):
-            self._dumped = _dumped_columns(batch, nested(batch, "extra_fields", "advantages"))
+            data = nested(batch, "extra_fields", "advantages")
+            rows = zip(batch.keys, tu.get(data, "extra_fields"), are_responses(batch), strict=True)
+            own = {key: extra.get(Field.STEPS, []) if is_response else [] for key, extra, is_response in rows}
+            row = torch.tensor([number for number, steps in enumerate(own.values()) for _ in steps]).long()
+            end = torch.tensor([end for steps in own.values() for _, end in steps]).long()
+            advantages = data["advantages"]
+            taught = iter(advantages.values()[advantages.offsets()[row] + end].tolist())
+            self._dumped = {
+                "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
+                "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
+                "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
+            }
         super()._log_rollout_data(batch, *args, **kwargs)
         self._dumped = {}
 
@@ -93,27 +102,6 @@ def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
         row=torch.tensor(rows, dtype=torch.int64),
         end=torch.tensor(ends, dtype=torch.int64),
     )
-
-
-def _dumped_columns(batch: Any, data: TensorDict) -> _Columns:
-    """Return the columns of steps, from the rows' ``extra_fields`` and ``advantages``.
-
-    verl's padding rows have a copy of another row's steps, and none here.
-    """
-    extra_fields = tu.get(data, "extra_fields")
-    own = {
-        key: extra.get(Field.STEPS, []) if is_response else []
-        for key, extra, is_response in zip(batch.keys, extra_fields, are_responses(batch), strict=True)
-    }
-    row = torch.tensor([number for number, steps in enumerate(own.values()) for _ in steps]).long()
-    end = torch.tensor([end for steps in own.values() for _, end in steps]).long()
-    advantages = data["advantages"]
-    taught = iter(advantages.values()[advantages.offsets()[row] + end].tolist())
-    return {
-        "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
-        "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
-        "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
-    }
 
 
 def collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tensordict import TensorDict
-from test_several_rewards import Ours
+from test_several_rewards import Ours, Verls
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
@@ -189,13 +189,17 @@ class TestCollected:
         ):
             collected_steps(*batch({"reward_extra_info": {}}))
 
-    def test_what_the_dump_says_of_each_response(self) -> None:
+    def test_what_the_dump_says_of_each_response(self, monkeypatch: pytest.MonkeyPatch) -> None:
         of_another = {"steps": [(1.0, 0), (0.5, 2)]}  # verl's padding is a copy of a row, of one token
         meta, data = batch({"steps": [(1.0, 0), (0.5, 2)]}, {"steps": []}, of_another, padding=1)
         advantages = [torch.tensor([0.5, 0.25, 0.75]), torch.tensor([9.0]), torch.tensor([9.0])]
         data["advantages"] = torch.nested.as_nested_tensor(advantages, layout=torch.jagged)
         first, second, padding = meta.keys
-        assert trainer._dumped_columns(meta, data) == {
+        monkeypatch.setattr(trainer, "nested", lambda *_: data)
+        dumped: list[Any] = []
+        monkeypatch.setattr(Verls, "_log_rollout_data", lambda self, _batch: dumped.append(self._dumped))
+        Ours("grpo_process")._log_rollout_data(meta)
+        assert dumped[0] == {
             "step_rewards": {first: [1.0, 0.5], second: [], padding: []},
             "step_end_tokens": {first: [0, 2], second: [], padding: []},
             "step_advantages": {first: [0.5, 0.75], second: [], padding: []},
