@@ -1,6 +1,5 @@
 """Compose verl's configuration from a command line, without starting anything."""
 
-import importlib.util
 import os
 import pickle
 import re
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import verl
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -150,10 +150,7 @@ def _read_once(folder: str, read: Callable[[str], ConfigResult], config_path: st
 
 def folder_of(config_path: str) -> str:
     """Return the folder of Hydra's ``--config-path``, which may be relative to that of ``main_ppo``."""
-    main_ppo = importlib.util.find_spec("verl.trainer.main_ppo")
-    assert main_ppo is not None
-    assert main_ppo.origin is not None
-    return os.path.normpath(Path(main_ppo.origin).parent / config_path)  # an absolute one stays as it is
+    return os.path.normpath(Path(verl.__file__).parent / "trainer" / config_path)  # an absolute one stays
 
 
 def _no_such_training(config_path: str, config_name: str) -> SettingError:

@@ -35,8 +35,8 @@ ESTIMATOR_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 LOSS_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, dict[str, Tensor]]]] = {}
 
 
-def _token_loss(
-    loss: TokenLoss,
+def _loss(
+    loss: TokenLoss | GroupLoss,
     *,
     old_log_prob: Tensor,
     log_prob: Tensor,
@@ -46,8 +46,10 @@ def _token_loss(
     rollout_is_weights: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a loss of tokens, averaged over the mini-batch, with our metrics."""
+    """Return a loss, averaged over the mini-batch, with our metrics."""
     tokens, statistic = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), None
+    if isinstance(loss, GroupLoss):
+        return _group_loss(loss, tokens, config)
     if loss.needs is not None:
         if (found := STATISTIC.get()) is None:
             raise _needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
@@ -56,14 +58,7 @@ def _token_loss(
 
 
 def _group_loss(
-    loss: GroupLoss,
-    *,
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    config: ActorConfig,
-    **_: object,
+    loss: GroupLoss, tokens: compute.Tokens, config: ActorConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1): P = ``ppo_mini_batch_size`` prompts, D ranks.
 
@@ -80,7 +75,6 @@ def _group_loss(
     options, groups = options_of(loss, config.policy_loss), GROUPS.get()
     if groups is None:
         raise _needs_our_trainer(loss, "the groups of its responses", "tell a loss")
-    tokens = compute.Tokens(log_prob, old_log_prob, advantages, response_mask)
     found = compute.group_loss(options, tokens, groups, config)
     if (sums := UPDATE_SUMS.get()) is not None:
         mini_batch = MiniBatch.from_config(config)
@@ -114,12 +108,11 @@ def function_of(record: Estimator | Loss) -> Any:
     if isinstance(record, Estimator):
         made: Any = update_wrapper(_Yielding(estimators.estimate, record), estimators.estimate)
         made.__doc__ = record.doc
-    elif isinstance(record, GroupLoss):
-        made = update_wrapper(partial(_group_loss, record), _group_loss)
     else:
-        assert isinstance(record, TokenLoss)
         # `own_loss` tells owners by module and name: importing the same file twice is harmless.
-        made = update_wrapper(partial(_token_loss, record), record.per_token)
+        assert isinstance(record, TokenLoss | GroupLoss)
+        origin = record.per_token if isinstance(record, TokenLoss) else _group_loss
+        made = update_wrapper(partial(_loss, record), origin)
     made.__name__ = made.__qualname__ = record.name
     setattr(made, usage.RECORD, record)
     return made
