@@ -18,7 +18,6 @@ from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards import manager
 
 BYTES = build_tokenizer()
@@ -258,8 +257,3 @@ class TestChecks:
             CHECKS["reward-model"](composed([f"+algo={preset}", MANAGER, f"+{SECTION}.path={path}"]))
         rules = ["reward.custom_reward_function.path=mine.py", "reward.reward_model.enable=true"]
         CHECKS["reward-model"](composed([MANAGER, f"+{SECTION}.path={reward_model}", *rules]))
-
-    def test_defaults(self) -> None:
-        empty = Options.from_config({"grpo_ext": {"reward_model": {}}})
-        assert empty.reward_model == RewardModelOptions(path=None, weight=1.0, rule_weight=1.0)
-        assert Options.from_config(None).reward_model is None

@@ -217,19 +217,6 @@ def test_the_old_policy_of_stored_responses_is_the_actor(rollout: Any) -> None:
     assert of_actor[0] != [-0.5, -0.25]
 
 
-def test_the_kl_to_the_reference_is_the_policys(rollout: Any) -> None:
-    """The reference is the policy itself, so that every estimate of the KL is 0; the writer was another."""
-    given = [{"token_ids": [0, 1], "log_probs": [-0.5, -0.25]}]
-    run = rollout(data(ab=given), algo="dapo", share=0.5, server=Server([[3, 4]]), **{N: 2})
-    metrics: dict[str, Any] = {}
-    run.trainer.ref_in_actor = True
-    batch = run.generate()
-    batch.extra_info["temperature"] = 1.0
-    batch = run.trainer._compute_old_log_prob(run.trainer._balance_batch(batch, metrics), metrics)
-    run.trainer._compute_ref_log_prob(batch, metrics)
-    assert [metrics[f"actor/ref_kl_{name}"] for name in ("k1", "k2", "k3")] == [0.0, 0.0, 0.0]
-
-
 def test_metrics_by_origin(rollout: Any) -> None:
     """Of two prompts with two samples each; rewards are the first token; padding counts nowhere."""
     given = [{"token_ids": [2, 1], "log_probs": [-0.5, -0.25]}]
