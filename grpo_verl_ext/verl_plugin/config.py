@@ -72,7 +72,7 @@ class GoldResponseOptions(Section):
     )
 
 
-class StoredResponsesOptions(Section):
+class _StoredResponsesOptions(Section):
     """The section ``algorithm.grpo_ext.stored_responses``, read by this package's trainer modes."""
 
     share: Annotated[Number, Field(ge=0, le=1)] = option(
@@ -145,7 +145,7 @@ class Options(Section):
         "an integer",
         "1",
     )
-    stored_responses: StoredResponsesOptions | None = option(
+    stored_responses: _StoredResponsesOptions | None = option(
         None, "responses to train on beside sampled ones"
     )
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")

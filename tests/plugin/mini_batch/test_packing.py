@@ -57,28 +57,6 @@ def test_padding_fills_up_and_the_rest_stands_alone():
     assert filled([[0, 1, 2], [3]], range(4, 12), capacity=4) == [[0, 1, 2, 4], [3, 5, 6, 7], [8, 9, 10, 11]]
 
 
-@given(
-    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=12),
-    dp_size=st.sampled_from([1, 2, 4]),
-    data=st.data(),
-)
-@settings(derandomize=True, deadline=None, max_examples=100)
-def test_every_row_is_used_once_and_no_group_is_torn(sizes, dp_size, data):
-    capacity = 8
-    prompts = data.draw(st.permutations([i for i, size in enumerate(sizes) for _ in range(size)]))
-    mini_batches = whole_groups(prompts, capacity)
-    full = filled(mini_batches, range(len(prompts), capacity * len(mini_batches)), capacity)
-    workload = data.draw(st.lists(st.integers(1, 99), min_size=100, max_size=100))
-    ranks = spread(full, workload, dp_size)
-    assert sorted(row for rank in ranks for row in rank) == list(range(capacity * len(full)))
-    share = capacity // dp_size
-    for j in range(len(full)):
-        rows = {row for rank in ranks for row in rank[j * share : (j + 1) * share]}
-        assert rows == set(full[j])
-        inside = {prompts[row] for row in rows if row < len(prompts)}
-        assert all(prompts.count(p) == sum(prompts[r] == p for r in rows if r < len(prompts)) for p in inside)
-
-
 def test_blocks_by_hand():
     # Workloads 2, 9, 4, 6: 9 + 2 and 6 + 4 are the most equal halves, and the heavier one goes to the first.
     blocks, workload = [[0, 1], [2, 3], [4, 5], [6, 7]], [1, 1, 4, 5, 2, 2, 3, 3]
