@@ -41,7 +41,7 @@ def estimate(
     config: Mapping[str, Any] | None = None,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
-    """Return advantages and returns of (B, T) rewards and mask, and prompt ids.
+    """Return (advantages, returns) for (B, T) rewards and mask, and a prompt id for each row.
 
     With another ``gvpo_anchor`` than ``old`` the trainer, which has its log-probs, subtracts β (ℓ − mean ℓ).
     """

@@ -46,7 +46,7 @@ def _loss(
     rollout_is_weights: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a loss, averaged over the mini-batch, with our metrics."""
+    """Return a loss, averaged over the mini-batch, and its metrics."""
     tokens, statistic = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), None
     if isinstance(loss, GroupLoss):
         return _group_loss(loss, tokens, config)

@@ -172,20 +172,19 @@ def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[_Row]:
     dataset = create_rl_dataset(files, data, model.tokenizer, None, is_train=False, max_samples=most or -1)
     rows: list[_Row] = []
     for number in range(len(dataset))[:most]:
-        row = text = dataset[number]
+        row = wanted = dataset[number]
         for name in options.response_key.split("."):
-            text = text.get(name) if isinstance(text, Mapping) else None
-        if not isinstance(text, str):
+            wanted = wanted.get(name) if isinstance(wanted, Mapping) else None
+        if not isinstance(wanted, str):
             key = f"{GOLD_RESPONSES}.response_key"
-            why = f"row {number} of {GOLD_RESPONSES}.files has {text!r} there"
+            why = f"row {number} of {GOLD_RESPONSES}.files has {wanted!r} there"
             fix = f"{key}=<another key>"
             raise SettingError(key, options.response_key, why=why, valid="a text in every row", fix=fix)
         prompt = normalize_token_ids(apply_chat_template(model.tokenizer, row["raw_prompt"], **template))
-        response = model.tokenizer.encode(text, add_special_tokens=False)
+        response = model.tokenizer.encode(wanted, add_special_tokens=False)
         rows.append(_fields(prompt, [*response, *([] if end is None else [end])]))
     if not rows:
-        key = f"{GOLD_RESPONSES}.files"
-        why = "there is no row to measure"
+        key, why = f"{GOLD_RESPONSES}.files", "there is no row to measure"
         raise SettingError(key, ", ".join(files), why=why, fix=f"{key}=<another file>")
     _check_budgets(rows, config.data)
     return rows
