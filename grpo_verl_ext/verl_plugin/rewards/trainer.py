@@ -39,8 +39,8 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
             # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
             own = {"per_response": len(steps.rewards) / max(1, sum(are_responses(batch)))}
             if len(steps.rewards):
-                statistics = {"mean": torch.mean, "max": torch.max, "min": torch.min}
-                own |= {name: statistic(steps.rewards).item() for name, statistic in statistics.items()}
+                low, high = steps.rewards.aminmax()
+                own |= {"mean": steps.rewards.mean().item(), "max": high.item(), "min": low.item()}
             metrics.update({f"critic/step_rewards/{name}": value for name, value in own.items()})
             shown = STEPS.set(steps)
         elif catalogue.learns_from_several_rewards(self.config):

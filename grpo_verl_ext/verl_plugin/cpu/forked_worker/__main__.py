@@ -54,7 +54,7 @@ _Worker = dict[str, Any]
 
 def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
     """Become the server and its forks, ask the running one for a fork, or fall back to a normal Python."""
-    worker = {"arguments": [*arguments], "environment": dict(os.environ), "folder": os.getcwd()}
+    worker: _Worker = {"arguments": [*arguments], "environment": dict(os.environ), "folder": os.getcwd()}
     # Each message is received whole, with the streams that were sent with it.
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
