@@ -98,7 +98,7 @@ def prepare_training(config: DictConfig) -> None:
             print(f"the check itself failed, {type(error).__name__}: {error}")
             status = 2
         sys.exit(status)
-    if OmegaConf.select(config, _PREPARED) is None and usage.uses_package(config):
+    if OmegaConf.select(config, _PREPARED) is None and any(usage.used_settings(config)):
         _leave_ray_of_previous_training()
         _choose_platform(config)
         _refuse_or_warn(config)

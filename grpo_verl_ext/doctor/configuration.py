@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 from grpo_verl_ext.preflight.report import exit_status, findings_with_verls, print_findings
 from grpo_verl_ext.runs.verl_run import TRAINER
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.errors import Finding, Line, Severity
+from grpo_verl_ext.utils.errors import Finding, Line, SettingError, Severity
 from grpo_verl_ext.utils.keys import key_of
-from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, composed
 
 
 def examine_configuration(
@@ -54,7 +54,7 @@ def all_findings(
     """Yield the findings of our checks, and what verl itself says beyond them."""
     try:
         config = composed(overrides, config_path=config_path, config_name=config_name)
-    except CompositionError as error:
+    except SettingError as error:
         problem = error.problem
         if not problem.key:
             problem = replace(problem, seen=f"verl refuses the command line: {problem.seen}")

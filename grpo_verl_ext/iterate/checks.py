@@ -16,8 +16,9 @@ from grpo_verl_ext.iterate.reward_training import of_trl
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.runs.metrics import Response
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER
-from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import composed
 
 _SAVED = (
     *(
@@ -43,7 +44,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
     try:
         rounds = [composed(Round(settings, number).run().arguments()) for number in numbers]
         own = composed([*settings.policy.overrides])
-    except CompositionError as error:
+    except SettingError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
     asks_model = any(_MANAGER.value(config) == REWARD_MANAGER for config in rounds)
     for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:

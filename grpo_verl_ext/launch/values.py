@@ -18,10 +18,10 @@ from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.errors import Problem, as_typed
+from grpo_verl_ext.utils.errors import SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
 from grpo_verl_ext.utils.left import LEFT
-from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, composed
 
 _WIRING = (f"{SECTION}.preset", f"{ACTOR}.policy_loss._target_", f"{ACTOR}.policy_loss.max_response_length")
 """Keys of presets that say nothing of the algorithm."""
@@ -86,12 +86,12 @@ def _replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> dict
 def configured(
     preset: str, overrides: Sequence[str], config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
 ) -> DictConfig:
-    """Return the configuration that would be trained, or raise `CompositionError`."""
+    """Return the configuration that would be trained, or raise `SettingError`."""
     enter_foreign()
     if preset not in PRESETS:
         near = get_close_matches(preset.lower().replace("-", "_"), PRESETS, n=1)
         fix = LEFT.get(preset) or (near[0] if near else "<one of them>")
-        raise CompositionError(Problem("ALGO", preset, fix, valid=tuple(sorted(PRESETS))))
+        raise SettingError("ALGO", preset, fix=fix, valid=tuple(sorted(PRESETS)))
     return composed(words_of(preset, overrides), config_path=config_path, config_name=config_name)
 
 

@@ -15,13 +15,12 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 from grpo_verl_ext.preflight import algorithm, environment, rows, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
-from grpo_verl_ext.verl_plugin.cpu.checks import CPU
 from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
 
 _SILENCE = f"{SECTION}.silence"
 """Key that lists the checks to skip."""
 
-_RECORDS = (algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features(), CPU)
+_RECORDS = (algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features())
 
 CHECKS: Mapping[str, Refuse] = {name: check for each in _RECORDS for name, check in each.checks.items()}
 """Refusals by name, all about this package's own settings."""

@@ -37,8 +37,7 @@ from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
-from grpo_verl_ext.verl_plugin.registries import is_of
-from grpo_verl_ext.verl_plugin.usage import PREFIX, registers_elsewhere
+from grpo_verl_ext.verl_plugin.usage import PREFIX, RECORD, registers_elsewhere
 
 _PRESET = f"{SECTION}.preset"
 _MENDED = "the same command after that package was mended or removed"
@@ -60,7 +59,7 @@ def _check_names(config: DictConfig) -> None:
         ("policy loss", LOSS, LOSSES, POLICY_LOSS_REGISTRY),
     ):
         name = setting(config, key)
-        if name in ours and not is_of(registry.get(name), ours[name]):
+        if name in ours and getattr(registry.get(name), RECORD, None) is not ours[name]:
             why = f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext"
             fix = "VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …"
             raise SettingError(key, name, why=why, valid="one package for a name", fix=fix)

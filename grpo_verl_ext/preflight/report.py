@@ -135,7 +135,7 @@ def print_findings(found: Sequence[Finding], console: Console) -> None:
 def report(config: DictConfig) -> int:
     """Print what is known of a training and return the doctor's exit status."""
     console = make_console()
-    if not usage.uses_package(config):
+    if not any(usage.used_settings(config)):
         console.print("this training names nothing of grpo_verl_ext")
         return 0
     words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []

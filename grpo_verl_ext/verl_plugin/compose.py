@@ -1,6 +1,5 @@
 """Compose verl's configuration from a command line, without starting anything."""
 
-import importlib.util
 import os
 import pickle
 import re
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import verl
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.utils.left import LEFT
 from grpo_verl_ext.utils.options import keys_of
@@ -41,21 +41,13 @@ _parsed: dict[tuple[str, str], bytes] = {}
 """Folder in a package and file → what Hydra read, pickled, for each composition changes its copy."""
 
 
-class CompositionError(ValueError):
-    """verl would refuse the command line."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        super().__init__(str(problem))
-
-
 def composed(
     overrides: Sequence[str], *, config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
 ) -> DictConfig:
     """Return the configuration with which ``python -m verl.trainer.main_ppo OVERRIDES`` would train.
 
     ``config_path`` and ``config_name`` are Hydra's options: a folder, absolute or relative to that of
-    ``main_ppo``, or ``pkg://MODULE``, and a file in it. Whatever verl would refuse is a CompositionError.
+    ``main_ppo``, or ``pkg://MODULE``, and a file in it. Whatever verl would refuse is a SettingError.
     """
     register()
     try:
@@ -64,36 +56,33 @@ def composed(
                 config: DictConfig = compose(config_name, overrides=[*overrides])
             except MissingConfigException as error:
                 if error.options is None:  # the main file is missing, not a preset
-                    raise CompositionError(_no_such_training(config_path, config_name)) from error
+                    raise _no_such_training(config_path, config_name) from error
                 group, _, name = str(error.missing_cfg_file).rpartition("/")
                 near = get_close_matches(name.lower().replace("-", "_"), error.options, n=1)
                 fix = LEFT.get(name) or (Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>")
-                problem = Problem(f"+{group}", name, valid=error.options, fix=fix)
-                raise CompositionError(problem) from error
+                raise SettingError(f"+{group}", name, valid=error.options, fix=fix) from error
             if "actor_rollout_ref" not in config:
-                raise CompositionError(_no_such_training(config_path, config_name))
+                raise _no_such_training(config_path, config_name)
             check_one_preset(overrides, config_name, setting(config, f"{SECTION}.preset"))
             return config
-    except SettingError as error:
-        raise CompositionError(error.problem) from error
     except (HydraException, OmegaConfBaseException) as error:
         if unknown := _UNKNOWN_KEY.search(str(error)):
             known, typed = _split(overrides, unknown["key"])
             config = composed(known, config_path=config_path, config_name=config_name)
-            raise CompositionError(_no_such_key(config, unknown["key"], typed)) from error
+            raise _no_such_key(config, unknown["key"], typed) from error
         if present := _PRESENT_KEY.search(str(error)):
             key, (_, value) = present["key"], _split(overrides, f"+{present['key']}")
             seen = f"verl refuses the command line: +{key}={value}, but verl or a preset has this key already"
-            problem = Problem(key, value, seen=seen, fix=Line(f"{key}={value}", without=(key,)))
-            raise CompositionError(problem) from error
-        raise CompositionError(Problem("", None, seen=str(error))) from error
+            fix = Line(f"{key}={value}", without=(key,))
+            raise SettingError(key, value, seen=seen, fix=fix) from error
+        raise SettingError("", None, seen=str(error)) from error
     except ValueError as error:
         if _NO_GROUP not in str(error):
             raise
         word = next(each for each in overrides if re.fullmatch(r"(?i)[+\w/]+(@[\w.]+)?=null", each))
         seen = f"verl refuses the command line: {word}, but that is a section"
         fix = Line(without=(key_of(word),), more=f"the same command without {word}")
-        raise CompositionError(Problem(key_of(word), None, seen=seen, fix=fix)) from error
+        raise SettingError(key_of(word), None, seen=seen, fix=fix) from error
 
 
 def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
@@ -102,15 +91,15 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
     return [word for word in overrides if word not in mine], [key, *mine][-1].partition("=")[2]
 
 
-def _no_such_key(config: DictConfig, key: str, value: str) -> Problem:
+def _no_such_key(config: DictConfig, key: str, value: str) -> SettingError:
     said = f"verl refuses the command line: {key}={value}, but"
     if key in keys_of(options_model(), SECTION):
         seen = f"{said} nothing before it sets this key, and a new one needs a +"
-        return Problem(key, value, seen=seen, fix=Line(f"+{key}={value}", without=(key,)))
+        return SettingError(key, value, seen=seen, fix=Line(f"+{key}={value}", without=(key,)))
     seen = f"{said} neither verl nor a preset has this key"
     near = nearest_line(config, key, value)
     line = Line(near, without=(key,)) if near else f"+{key}={value} if some code of yours reads it"
-    return Problem(key, value, seen=seen, fix=line)
+    return SettingError(key, value, seen=seen, fix=line)
 
 
 def nearest_line(config: DictConfig, key: str, value: object) -> str:
@@ -161,22 +150,19 @@ def _read_once(folder: str, read: Callable[[str], ConfigResult], config_path: st
 
 def folder_of(config_path: str) -> str:
     """Return the folder of Hydra's ``--config-path``, which may be relative to that of ``main_ppo``."""
-    main_ppo = importlib.util.find_spec("verl.trainer.main_ppo")
-    assert main_ppo is not None
-    assert main_ppo.origin is not None
-    return os.path.normpath(Path(main_ppo.origin).parent / config_path)  # an absolute one stays as it is
+    return os.path.normpath(Path(verl.__file__).parent / "trainer" / config_path)  # an absolute one stays
 
 
-def _no_such_training(config_path: str, config_name: str) -> Problem:
-    """Return the problem of a wrong path or name; Hydra must be initialized, as it knows the valid names."""
+def _no_such_training(config_path: str, config_name: str) -> SettingError:
+    """Return the error of a wrong path or name; Hydra must be initialized, as it knows the valid names."""
     names = GlobalHydra.instance().config_loader().get_group_options("", ObjectType.CONFIG)
     if valid := [name for name in names if not name.startswith("_")]:
         path = "" if CONFIG_NAME in valid else f"--config-path={CONFIG_PATH} "
         has = f"the configuration of a training in --config-path={config_path}, which has {', '.join(valid)}"
         fix = f"{path}--config-name={CONFIG_NAME}"
-        return Problem("--config-name", config_name, valid=has, fix=fix)
+        return SettingError("--config-name", config_name, valid=has, fix=fix)
     where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
-    return Problem(
+    return SettingError(
         "--config-path",
         config_path,
         why=f"{where} has no configuration",

@@ -71,13 +71,8 @@ class GoldResponseOptions(Section):
         "extra_info.response", "the wanted response in a row", "a dotted key", "extra_info.response"
     )
 
-    @property
-    def names(self) -> list[str]:
-        """The files as a list."""
-        return [self.files] if isinstance(self.files, str) else [*(self.files or ())]
 
-
-class StoredResponsesOptions(Section):
+class _StoredResponsesOptions(Section):
     """The section ``algorithm.grpo_ext.stored_responses``, read by this package's trainer modes."""
 
     share: Annotated[Number, Field(ge=0, le=1)] = option(
@@ -150,7 +145,7 @@ class Options(Section):
         "an integer",
         "1",
     )
-    stored_responses: StoredResponsesOptions | None = option(
+    stored_responses: _StoredResponsesOptions | None = option(
         None, "responses to train on beside sampled ones"
     )
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")

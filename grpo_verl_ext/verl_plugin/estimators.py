@@ -10,7 +10,7 @@ As with verl's ``grpo``, every response counts in mean and standard deviation, e
 (`batch.sessions`). Padding rows never count.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,49 +31,58 @@ from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
 
-_VerlsCall = Callable[..., tuple[Tensor, Tensor]]
 
-
-def estimator_function(estimator: Estimator) -> _VerlsCall:
-    """Return an estimator with verl's signature: (B, T) rewards and mask, prompt ids → advantages, returns.
+@torch.no_grad()
+def estimate(
+    estimator: Estimator,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: npt.ArrayLike | None = None,
+    config: Mapping[str, Any] | None = None,
+    **_: object,
+) -> tuple[Tensor, Tensor]:
+    """Return (advantages, returns) for (B, T) rewards and mask, and a prompt id for each row.
 
     With another ``gvpo_anchor`` than ``old`` the trainer, which has its log-probs, subtracts β (ℓ − mean ℓ).
     """
-
-    @torch.no_grad()
-    def function(
-        token_level_rewards: Tensor,
-        response_mask: Tensor,
-        index: npt.ArrayLike | None = None,
-        config: Mapping[str, Any] | None = None,
-        **_: object,
-    ) -> tuple[Tensor, Tensor]:
-        ids = [] if index is None else np.asarray(index).tolist()
-        if len(ids) != (rows := token_level_rewards.shape[:1].numel()):
-            raise ValueError(
-                f"{estimator.name}: index has {len(ids)} prompt ids for {rows} rows; "
-                f"valid is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
-            )
-        found = _advantages(estimator, token_level_rewards, response_mask, ids, config or {})
-        advantages = found.to(token_level_rewards.dtype)
-        return advantages, advantages
-
-    function.__doc__ = estimator.doc
-    return function
+    ids = [] if index is None else np.asarray(index).tolist()
+    if len(ids) != (count := token_level_rewards.shape[:1].numel()):
+        raise ValueError(
+            f"{estimator.name}: index has {len(ids)} prompt ids for {count} rows; "
+            f"valid is one id per row, which verl takes from 'uid'. Pass index=<(B,) ids>"
+        )
+    section, device = config or {}, token_level_rewards.device
+    options, group = Options.for_estimator(section, estimator.name), dense_group_ids(ids, device)
+    check_rows(response_mask, group)
+    rows = row_roles(estimator, ids, device)
+    weighs = section.get("use_kl_in_reward") and (section.get("kl_ctrl") or {}).get("kl_coef", 1)
+    if weighs and not torch.equal(rows.last, torch.arange(count, device=device)):
+        raise SettingError(
+            "algorithm.use_kl_in_reward",
+            True,
+            why="the agent loop answers a session by several outputs, of which the last reward counts, so "
+            "that the KL of the others would be lost",
+            valid="false",
+            fix=Line("algorithm.use_kl_in_reward=false", "actor_rollout_ref.actor.use_kl_loss=true"),
+        )
+    weights = section.get("gdpo_reward_weights") or None
+    found = _advantages(
+        estimator, token_level_rewards, response_mask, group, rows, options=options, weights=weights
+    )
+    advantages = found.to(token_level_rewards.dtype)
+    return advantages, advantages
 
 
 def _advantages(
     estimator: Estimator,
     token_level_rewards: Tensor,
     response_mask: Tensor,
-    ids: list[Any],
-    config: Mapping[str, Any],
+    group: Tensor,
+    rows: RowRoles,
+    *,
+    options: Options,
+    weights: Sequence[float] | None,
 ) -> Tensor:
-    options, device = Options.for_estimator(config, estimator.name), token_level_rewards.device
-    group = dense_group_ids(ids, device)
-    check_rows(response_mask, group)
-    rows = row_roles(estimator, ids, device)
-    _check_kl_of_all_outputs(rows, config)
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     if estimator.needs_steps:
         if (steps := STEPS.get()) is None:
@@ -84,7 +93,6 @@ def _advantages(
         if (rewards := SEVERAL_REWARDS.get()) is None:
             raise _without(estimator, "rewards but their sum")
         check_rows(rewards, group)
-        weights = config.get("gdpo_reward_weights") or None
         of_response = compute.response_advantages(
             estimator, rewards, group, rows.member, learnt, weights=weights
         )
@@ -104,21 +112,6 @@ def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:
         f"algorithm.adv_estimator={estimator.name} has no {what} to learn from; valid is a trainer mode "
         f"{more}of this package. Type: +algo={estimator.name.removesuffix('_outcome')}"
     )
-
-
-def _check_kl_of_all_outputs(rows: RowRoles, config: Mapping[str, Any]) -> None:
-    """Refuse a KL in the reward for sessions of several outputs, of which only the last one's would count."""
-    own = torch.arange(rows.last.numel(), device=rows.last.device)
-    weighs = config.get("use_kl_in_reward") and (config.get("kl_ctrl") or {}).get("kl_coef", 1)
-    if weighs and not torch.equal(rows.last, own):
-        raise SettingError(
-            "algorithm.use_kl_in_reward",
-            True,
-            why="the agent loop answers a session by several outputs, of which the last reward counts, so "
-            "that the KL of the others would be lost",
-            valid="false",
-            fix=Line("algorithm.use_kl_in_reward=false", "actor_rollout_ref.actor.use_kl_loss=true"),
-        )
 
 
 def anchor_field(anchor: str) -> str:

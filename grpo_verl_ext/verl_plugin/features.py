@@ -27,7 +27,7 @@ Refuse = Callable[[DictConfig], None]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 
-_FOLDERS = ("reference", "measure", "stored", "rewards")
+_FOLDERS = ("reference", "measure", "stored", "rewards", "cpu")
 """Folders of features, in the order of their checks; loaded when they are asked for."""
 FAILED: dict[str, str] = {}
 """Features of other packages that could not be loaded → why."""
@@ -88,6 +88,6 @@ def load_named(name: str) -> Any:
     return getattr(loaded, attribute) if attribute else loaded
 
 
-def has_option(name: str) -> Condition:
-    """Return whether a training sets an option of ``algorithm.grpo_ext``."""
-    return lambda config: written(config.algorithm).get(name) is not None
+def has_option(*names: str) -> Condition:
+    """Return whether a training sets one of these options of ``algorithm.grpo_ext``."""
+    return lambda config: any(written(config.algorithm).get(name) is not None for name in names)

@@ -30,10 +30,6 @@ class _CommonOptions(Section):
     )
 
 
-def _check_budget(config: Any) -> None:
-    read_section(_CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS)
-
-
 def option_models() -> tuple[type[Section], ...]:
     """Return the common options, and those of each loss of the catalogue; losses may share them."""
     catalogue.enter_foreign()
@@ -50,7 +46,9 @@ LossConfig: Any = make_dataclass(
         "__module__": __name__,
         "__doc__": "verl's loss options and ours; ``policy_loss._target_`` selects it, as verl's class "
         "refuses our keys.",
-        "__post_init__": _check_budget,
+        "__post_init__": lambda config: read_section(
+            _CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS
+        ),
     },
 )
 

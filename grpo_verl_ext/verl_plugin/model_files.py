@@ -72,7 +72,7 @@ def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Pa
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class _ModelShape:
     """Sizes of a model from its ``config.json``."""
 
     vocabulary: int
@@ -84,18 +84,8 @@ class ModelShape:
     positions: int | None
     """The longest context; None if not in the file."""
 
-    @property
-    def cache_numbers(self) -> int:
-        """Count of numbers in the cached keys and values of one token."""
-        return 2 * self.layers * self.kv_heads * self.head_size
 
-    @property
-    def embedding(self) -> int:
-        """Count of weights in the embedding, usually the largest tensor."""
-        return self.vocabulary * self.width
-
-
-def model_shape(path: object) -> ModelShape | None:
+def model_shape(path: object) -> _ModelShape | None:
     """Return the model's sizes; None for a name on a hub, an unreadable file or unknown field names."""
     folder = _local_folder(path) if isinstance(path, str) else None
     if folder is None:
@@ -120,7 +110,7 @@ def model_shape(path: object) -> ModelShape | None:
     if not all(is_count(count) for count in counts.values()):
         return None
     positions = content.get("max_position_embeddings")
-    return ModelShape(**counts, positions=positions if is_count(positions) else None)
+    return _ModelShape(**counts, positions=positions if is_count(positions) else None)
 
 
 def tensor_sizes(path: object) -> list[int]:

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
@@ -15,8 +16,9 @@ from wrapt import register_post_import_hook
 
 from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.files import cache_root
+from grpo_verl_ext.utils.keys import PATCHES_VARIABLE
 from grpo_verl_ext.verl_plugin import patches
-from grpo_verl_ext.verl_plugin.cpu import is_cpu_chosen, sizes
+from grpo_verl_ext.verl_plugin.cpu import install_platform, is_cpu_chosen, sizes
 
 _REGISTERING = {
     ".rewards.manager": "verl.experimental.reward_loop.reward_manager",
@@ -49,13 +51,14 @@ def register() -> None:
     for name, function in _RESOLVERS.items():
         OmegaConf.register_new_resolver(f"grpo_ext.{name}", function, replace=True)
     if is_cpu_chosen():
-        from grpo_verl_ext.verl_plugin import cpu
-
-        cpu.install_platform()
+        install_platform()
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     for module, registry in _REGISTERING.items():
         register_post_import_hook(lambda _, name=module: import_module(name, __package__), registry)  # type: ignore[misc]
-    patches.install_patches()
+    for name in os.environ.get(PATCHES_VARIABLE, "").split(","):
+        if (patch := patches.PATCHES.get(name)) is not None:
+            apply = patches.or_warn(patch.apply, name, patch.without)
+            register_post_import_hook(apply, patch.module)
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:

@@ -31,39 +31,36 @@ from grpo_verl_ext.verl_plugin.wire import GROUPS, STATISTIC, UPDATE_SUMS
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
 
-_PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
-"""A function that verl calls for each micro-batch: (loss (), metrics)."""
 ESTIMATOR_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-LOSS_FUNCTIONS: dict[str, _PolicyLoss] = {}
+LOSS_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, dict[str, Tensor]]]] = {}
 
 
-def _token_loss_function(loss: TokenLoss) -> _PolicyLoss:
-    """Return a loss of tokens with verl's signature, averaged over the mini-batch, with our metrics."""
-
-    def loss_fn(
-        *,
-        old_log_prob: Tensor,
-        log_prob: Tensor,
-        advantages: Tensor,
-        response_mask: Tensor,
-        config: ActorConfig,
-        rollout_is_weights: Tensor | None = None,
-        **_: object,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        tokens, statistic = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), None
-        if loss.needs is not None:
-            if (found := STATISTIC.get()) is None:
-                raise _needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
-            statistic = found.to(response_mask.device)
-        return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
-
-    # `own_loss` tells owners by module and name: importing the same file twice is harmless.
-    loss_fn.__module__, loss_fn.__doc__ = loss.per_token.__module__, loss.per_token.__doc__
-    return loss_fn
+def _loss(
+    loss: TokenLoss | GroupLoss,
+    *,
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    config: ActorConfig,
+    rollout_is_weights: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return a loss, averaged over the mini-batch, and its metrics."""
+    tokens, statistic = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), None
+    if isinstance(loss, GroupLoss):
+        return _group_loss(loss, tokens, config)
+    if loss.needs is not None:
+        if (found := STATISTIC.get()) is None:
+            raise _needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
+        statistic = found.to(response_mask.device)
+    return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
 
 
-def _group_loss_function(group_loss: GroupLoss) -> _PolicyLoss:
-    """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1) for verl: P = ``ppo_mini_batch_size`` prompts, D ranks.
+def _group_loss(
+    loss: GroupLoss, tokens: compute.Tokens, config: ActorConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1): P = ``ppo_mini_batch_size`` prompts, D ranks.
 
     ``advantages`` are the targets Ã of the estimator of the same name. ``rollout_is_weights`` is not read:
     the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
@@ -73,32 +70,18 @@ def _group_loss_function(group_loss: GroupLoss) -> _PolicyLoss:
     and gradient are then exact at every update. Without them the loss raises SettingError: verl's own
     trainers leave a group incomplete when a session fails, and spread groups over updates.
     """
+    from grpo_verl_ext.verl_plugin.loss_config import options_of
 
-    def loss_fn(
-        *,
-        old_log_prob: Tensor,
-        log_prob: Tensor,
-        advantages: Tensor,
-        response_mask: Tensor,
-        config: ActorConfig,
-        **_: object,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        from grpo_verl_ext.verl_plugin.loss_config import options_of
-
-        options, groups = options_of(group_loss, config.policy_loss), GROUPS.get()
-        if groups is None:
-            raise _needs_our_trainer(group_loss, "the groups of its responses", "tell a loss")
-        tokens = compute.Tokens(log_prob, old_log_prob, advantages, response_mask)
-        found = compute.group_loss(options, tokens, groups, config)
-        if (sums := UPDATE_SUMS.get()) is not None:
-            mini_batch = MiniBatch.from_config(config)
-            sums.weights.index_add_(0, groups.index, found.weights.to(sums.weights.dtype))
-            parts = [compute.mini_batch_mean(each.detach(), mini_batch) for each in found.moments[3:]]
-            sums.fit.add_(torch.stack(parts))
-        return found.loss, found.metrics
-
-    loss_fn.__doc__ = _group_loss_function.__doc__
-    return loss_fn
+    options, groups = options_of(loss, config.policy_loss), GROUPS.get()
+    if groups is None:
+        raise _needs_our_trainer(loss, "the groups of its responses", "tell a loss")
+    found = compute.group_loss(options, tokens, groups, config)
+    if (sums := UPDATE_SUMS.get()) is not None:
+        mini_batch = MiniBatch.from_config(config)
+        sums.weights.index_add_(0, groups.index, found.weights.to(sums.weights.dtype))
+        parts = [compute.mini_batch_mean(each.detach(), mini_batch) for each in found.moments[3:]]
+        sums.fit.add_(torch.stack(parts))
+    return found.loss, found.metrics
 
 
 def _needs_our_trainer(loss: Loss, what: str, verb: str) -> SettingError:
@@ -120,23 +103,19 @@ class _Yielding(partial[tuple[Tensor, Tensor]]):
         return False
 
 
-def function_of(record: Estimator | Loss) -> Callable[..., Any]:
-    """Return the function of verl's signature for an estimator or a loss."""
+def function_of(record: Estimator | Loss) -> Any:
+    """Return the function of verl's signature for an estimator or a loss, which has it as `usage.RECORD`."""
     if isinstance(record, Estimator):
-        made: Callable[..., Any] = estimators.estimator_function(record)
-    elif isinstance(record, GroupLoss):
-        made = _group_loss_function(record)
+        made: Any = update_wrapper(_Yielding(estimators.estimate, record), estimators.estimate)
+        made.__doc__ = record.doc
     else:
-        assert isinstance(record, TokenLoss)
-        made = _token_loss_function(record)
+        # `own_loss` tells owners by module and name: importing the same file twice is harmless.
+        assert isinstance(record, TokenLoss | GroupLoss)
+        origin = record.per_token if isinstance(record, TokenLoss) else _group_loss
+        made = update_wrapper(partial(_loss, record), origin)
     made.__name__ = made.__qualname__ = record.name
     setattr(made, usage.RECORD, record)
     return made
-
-
-def is_of(function: object, record: Estimator | Loss) -> bool:
-    """Whether a registered function was made from this record."""
-    return getattr(function, usage.RECORD, None) is record
 
 
 def _enter(record: Estimator | Loss) -> None:
@@ -148,8 +127,8 @@ def _enter(record: Estimator | Loss) -> None:
     is_estimator = isinstance(record, Estimator)
     own: dict[str, Any] = ESTIMATOR_FUNCTIONS if is_estimator else LOSS_FUNCTIONS
     verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY
-    own[record.name] = made = function_of(record)
-    verls.setdefault(record.name, update_wrapper(_Yielding(made), made) if is_estimator else made)
+    own[record.name] = function_of(record)
+    verls.setdefault(record.name, own[record.name])
 
 
 catalogue.enter_foreign()

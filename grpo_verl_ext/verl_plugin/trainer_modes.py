@@ -14,6 +14,7 @@ from grpo_verl_ext.verl_plugin.features import all_features, load_named
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.gvpo.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
+from grpo_verl_ext.verl_plugin.usage import PREFIX
 
 _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
@@ -28,13 +29,12 @@ def with_parts(worker: type, config: DictConfig) -> type:
 class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
     """All additions to a trainer of verl, mixed in before its class."""
 
-    verl_mode: ClassVar[str]
     worker_cls: ClassVar[type] = GroupActorRolloutRefWorker
 
     def __init__(self, config: DictConfig) -> None:
         # verl picks its replay buffer and section of settings by the name of its own mode.
         with open_dict(config):
-            config.trainer.v1.trainer_mode = self.verl_mode
+            config.trainer.v1.trainer_mode = config.trainer.v1.trainer_mode.removeprefix(PREFIX)
         super().__init__(config)
 
     def _init_resource_pool_mgr(self) -> None:
@@ -49,19 +49,14 @@ class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  
 class GroupTrainerSync(_GroupTrainer, PPOTrainerSync):  # type: ignore[misc]  # verl ships no types
     """verl's ``sync`` with the additions: rollout and training take turns."""
 
-    verl_mode = "sync"
-
 
 @register_trainer("grpo_ext_colocate_async")
 class _GroupTrainerColocateAsync(_GroupTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
     """verl's ``colocate_async`` with the additions: unfinished responses continue in the next step."""
-
-    verl_mode = "colocate_async"
 
 
 @register_trainer("grpo_ext_separate_async")
 class _GroupTrainerSeparateAsync(_GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
     """verl's ``separate_async`` with the additions: the rollout runs on machines of its own."""
 
-    verl_mode = "separate_async"
     worker_cls = GroupDetachActorWorker

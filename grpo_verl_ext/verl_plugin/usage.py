@@ -60,11 +60,6 @@ _PATHS = (f"{POLICY_LOSS}._target_", "reward.custom_reward_function.path")
 """Settings that name a module."""
 
 
-def uses_package(config: DictConfig) -> bool:
-    """Whether the configured training uses anything of this package."""
-    return any(used_settings(config))
-
-
 def used_settings(config: DictConfig) -> Iterator[str]:
     """Yield the settings by which a training uses this package, as ``key=value``."""
     for key, names in _NAMES.items():

@@ -6,12 +6,12 @@
 - The failure of a process that serves the rollout, of which verl does not tell the trainer.
 """
 
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from pkgutil import resolve_name
 from typing import Generic, TypeVar
 
 from torch import Tensor
@@ -130,7 +130,7 @@ def report_failure(error: Exception) -> None:
 
     kind = type(error) if isinstance(error, RuntimeError) else RuntimeError
     if key := _failure_key():
-        _internal_kv_put(key, f"{kind.__module__}:{kind.__qualname__}\n{error}".encode())
+        _internal_kv_put(key, pickle.dumps(kind(str(error))))
 
 
 def reported_failure() -> RuntimeError | None:
@@ -138,12 +138,8 @@ def reported_failure() -> RuntimeError | None:
     from ray.experimental.internal_kv import _internal_kv_get
 
     key = _failure_key()
-    message = _internal_kv_get(key) if key else None
-    if message is None:
-        return None
-    name, _, words = message.decode().partition("\n")
-    error: RuntimeError = resolve_name(name)(words)
-    return error
+    reported = _internal_kv_get(key) if key else None
+    return None if reported is None else pickle.loads(reported)
 
 
 def forget_reported_failure() -> None:

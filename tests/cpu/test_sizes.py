@@ -152,7 +152,7 @@ class TestShape:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "seer", "text_config": SMOLLM}))
         shape = model_shape(str(tmp_path))
         assert shape is not None
-        assert (shape.layers, shape.embedding) == (30, 49152 * 576)
+        assert (shape.layers, shape.vocabulary, shape.width) == (30, 49152, 576)
 
     def test_a_tensor_larger_than_the_embedding_is_found_in_the_weights(self, folder: Folder) -> None:
         model = folder(vocab_size=8, hidden_size=8, num_attention_heads=1)
@@ -175,10 +175,8 @@ class TestNeighbours:
         from vllm.v1.kv_cache_interface import FullAttentionSpec
 
         layer = FullAttentionSpec(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.float32)
-        shape = model_shape(folder())
-        assert shape is not None
-        # 130 tokens are two blocks, and one is vLLM's
-        assert sizes.cache_of(1, shape, 130) == 30 * layer.page_size_bytes * 3
+        # 131,070 tokens are 1,024 blocks, and one is vLLM's
+        assert sizes.kv_cache_bytes(folder(), 131_070) == 30 * layer.page_size_bytes * 1025
 
     @pytest.mark.parametrize(("less", "fits"), [(0, True), (1, False)])
     def test_verls_bucket_takes_the_embedding(

@@ -27,8 +27,9 @@ from verl.trainer.ppo import core_algos
 
 from grpo_verl_ext import catalogue, preflight
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import section_in
-from grpo_verl_ext.verl_plugin.compose import CompositionError, composed
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
@@ -300,7 +301,7 @@ def said_to(overrides: list[str]) -> list[str]:
     """Everything that Hydra, or this package, says to these overrides."""
     try:
         config = composed(overrides)
-    except CompositionError as error:
+    except SettingError as error:
         return [" ".join(str(error).split())]
     return [" ".join(str(found.problem).split()) for found in preflight.findings(config)]
 

@@ -13,7 +13,8 @@ from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import trainer_base
 
 from grpo_verl_ext.verl_plugin import trainer_modes
-from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
+from grpo_verl_ext.verl_plugin.batch import fields
+from grpo_verl_ext.verl_plugin.measure import trainer as measure
 
 
 class Store:
@@ -64,7 +65,7 @@ def trainer_with(
     monkeypatch: pytest.MonkeyPatch, store: Store, config: DictConfig, ranks: int = 1, **attributes: Any
 ) -> Any:
     """A trainer of this package as after verl's ``__init__``, with this store for its queue."""
-    for module in (trainer_base, padding_utils, rollout_batch):
+    for module in (trainer_base, padding_utils, fields, measure):
         monkeypatch.setattr(module, "tq", store)
     trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False

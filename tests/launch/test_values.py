@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.launch.values import configured, shown
-from grpo_verl_ext.verl_plugin.compose import CompositionError
+from grpo_verl_ext.utils.errors import SettingError
 
 ACTOR = "actor_rollout_ref.actor"
 TASK = ["+platform=cpu", "+task=chain_sum"]
@@ -80,7 +80,7 @@ def test_what_the_paper_does_not_give_is_named() -> None:
 
 
 def test_a_preset_that_is_none_is_named_with_the_nearest() -> None:
-    with pytest.raises(CompositionError, match=r"ALGO is DR-GRPO; valid are .*\. Type: dr_grpo$"):
+    with pytest.raises(SettingError, match=r"ALGO is DR-GRPO; valid are .*\. Type: dr_grpo$"):
         configured("DR-GRPO", [])
 
 

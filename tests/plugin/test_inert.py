@@ -70,7 +70,8 @@ class TestAsked:
     def test_patches(self) -> None:
         names = ",".join(patches.PATCHES)
         found = seen(PROCESSES["actor"], GRPO_VERL_EXT_PATCHES=names)["attributes"]
-        assert "watchdog.py" in found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
+        fit = found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
+        assert "contextlib.py" in fit, "inside `watchdog.watched`"
         assert found["transfer_queue.interface.TransferQueueController"] == "types.SimpleNamespace"
         server = "verl.workers.rollout.vllm_rollout.vllm_async_server.vLLMHttpServer.run_server"
         assert "watchdog.py" in found[server]

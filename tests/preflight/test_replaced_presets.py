@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 import grpo_verl_ext.config
 from grpo_verl_ext import catalogue, driver, preflight
 from grpo_verl_ext.utils.errors import Problem, SettingError
-from grpo_verl_ext.verl_plugin.compose import CompositionError, composed, folder_of
+from grpo_verl_ext.verl_plugin.compose import composed, folder_of
 
 ACTOR = "actor_rollout_ref.actor"
 LOSS = f"{ACTOR}.policy_loss.loss_mode"
@@ -142,7 +142,7 @@ class TestFiles:
     )
     def test_two_are_refused(self, tmp_path: Path, defaults: list[str], words: list[str]) -> None:
         where = self.configuration(tmp_path, *defaults)
-        with pytest.raises(CompositionError, match=r"without algo/dapo .*in a configuration file$"):
+        with pytest.raises(SettingError, match=r"without algo/dapo .*in a configuration file$"):
             composed([*WHOLE, *words], **where)
 
     def test_one_that_shadows_ours_is_compared_with_ours(self, tmp_path: Path) -> None:
@@ -160,5 +160,5 @@ class TestFiles:
 
     def test_one_that_does_not_say_its_name_is_refused(self, tmp_path: Path) -> None:
         self.shadow(tmp_path, "    preset: gvpo\n", "")
-        with pytest.raises(CompositionError, match=r"another file algo/gvpo\.yaml stands before"):
+        with pytest.raises(SettingError, match=r"another file algo/gvpo\.yaml stands before"):
             composed(["+algo@_global_=gvpo", *WHOLE], **self.configuration(tmp_path))

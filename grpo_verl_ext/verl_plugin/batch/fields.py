@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
@@ -55,21 +54,6 @@ def put(batch: Any, fields: dict[str, Tensor]) -> Any:
     )
 
 
-def put_rows(partition: str, rows: list[dict[str, Any]]) -> Any:
-    """Put rows into a partition of their own and return their batch."""
-    return tq.kv_batch_put(
-        keys=[f"{partition}_{number}_0_0" for number in range(len(rows))],
-        partition_id=partition,
-        fields=tu.list_of_dict_to_tensordict(rows),
-        tags=[{} for _ in rows],
-    )
-
-
-def clear(batch: Any) -> None:
-    """Remove the rows from TransferQueue."""
-    tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
-
-
 def in_fixed_order(batch: Any) -> list[int]:
     """Return the rows in an order that does not depend on which response came first.
 
@@ -91,10 +75,9 @@ def data_parallel_size(worker_group: Any) -> int:
     return max(known["actor"]) + 1
 
 
-def actor_folder(trainer: DictConfig, step: int) -> Path:
+def actor_folder(trainer: Any) -> Path:
     """Return the actor's folder in the checkpoint of a step; verl removes it with old checkpoints."""
-    if trainer.resume_mode == "resume_path" and f"global_step_{step}" in trainer.resume_from_path:
-        checkpoint = Path(trainer.resume_from_path)
-    else:
-        checkpoint = Path(trainer.default_local_dir) / f"global_step_{step}"
-    return checkpoint.absolute() / "actor"
+    settings, name = trainer.config.trainer, f"global_step_{trainer.global_steps}"
+    if settings.resume_mode == "resume_path" and name in settings.resume_from_path:
+        return Path(settings.resume_from_path).absolute() / "actor"
+    return (Path(settings.default_local_dir) / name).absolute() / "actor"

@@ -26,6 +26,7 @@ from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 
 _SYNC = "trainer.v1.trainer_mode=grpo_ext_sync"
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
+"""Matches the prompt ids of verl's padding rows: ``pad`` and a UUID."""
 
 
 class RowRoles(NamedTuple):
@@ -37,28 +38,34 @@ class RowRoles(NamedTuple):
 
 def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> RowRoles:
     """Return the roles of the current batch's rows, with prompt ids ``prompts``, for an estimator."""
-    padding = torch.tensor([is_padding(prompt) for prompt in prompts], dtype=torch.bool, device=device)
+    padding = [_PADDING.fullmatch(str(prompt)) is not None for prompt in prompts]
+    member = ~torch.tensor(padding, dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
     keys = ROW_KEYS.get()
-    if keys is None:
-        _refuse_outputs_in_queue(estimator, set(prompts))
-        return RowRoles(member=~padding, last=own)
+    if keys is None:  # under verl's own trainers, of which the v1 ones have a queue
+        try:
+            queue = sys.modules["transfer_queue"]
+            queue.get_client()  # `kv_list` would create one
+        except (KeyError, AssertionError):
+            return RowRoles(member=member, last=own)
+        known, there = set(prompts), queue.kv_list("train").get("train", {})
+        keys = [key for key in there if key.count("_") >= 2 and key.rsplit("_", 2)[0] in known]
+        refuse_several_outputs(estimator, keys)
+        valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
+        _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
+        return RowRoles(member=member, last=own)
     refuse_several_outputs(estimator, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
-    return RowRoles(member=~padding & (last == own), last=last)
-
-
-def is_padding(prompt: object) -> bool:
-    """Whether this is a prompt id of verl's padding rows: ``pad`` and a UUID."""
-    return isinstance(prompt, str) and _PADDING.fullmatch(prompt) is not None
+    return RowRoles(member=member & (last == own), last=last)
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:
     """Return for each row the row with the last output of its session."""
+    parts = [key.rpartition("_") for key in keys]
     last: dict[str, int] = {}
-    for row in sorted(range(len(keys)), key=lambda row: int(keys[row].rpartition("_")[2])):
-        last[_session(keys[row])] = row
-    return [last[_session(key)] for key in keys]
+    for row in sorted(range(len(keys)), key=lambda row: int(parts[row][2])):
+        last[parts[row][0]] = row
+    return [last[session] for session, _, _ in parts]
 
 
 def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str]) -> None:
@@ -69,30 +76,10 @@ def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str])
         _refuse(keys, f"{key}={record.name}", f"one, for {record.one_output}", f"+algo=grpo {_SYNC}, {more}")
 
 
-def _refuse_outputs_in_queue(estimator: Estimator, prompts: set[object]) -> None:
-    """Refuse sessions of several outputs under verl's own trainers; only the v1 ones have a queue."""
-    queue = sys.modules.get("transfer_queue")
-    if queue is None:
-        return
-    try:
-        queue.get_client()  # `kv_list` would create one
-    except AssertionError:
-        return
-    rows = queue.kv_list("train").get("train", {})
-    keys = [key for key in rows if key.count("_") >= 2 and key.rsplit("_", 2)[0] in prompts]
-    refuse_several_outputs(estimator, keys)
-    valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
-    _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
-
-
 def _refuse(keys: Sequence[str], setting: str, valid: str, line: str) -> None:
-    for session, outputs in Counter(map(_session, keys)).items():
+    for session, outputs in Counter(key.rpartition("_")[0] for key in keys).items():
         if outputs > 1:
             raise ValueError(
                 f"{setting}: the agent loop answered session {session} ({{prompt}}_{{session}}) by {outputs} "
                 f"outputs; valid is {valid}. Type: {line}"
             )
-
-
-def _session(key: str) -> str:
-    return key.rpartition("_")[0]

@@ -34,4 +34,4 @@ def _advise_shared_memory(config: DictConfig) -> Iterator[Problem]:
         )
 
 
-CPU = Feature(advice={"cpu-shared-memory": _advise_shared_memory})
+_CPU = Feature(advice={"cpu-shared-memory": _advise_shared_memory})

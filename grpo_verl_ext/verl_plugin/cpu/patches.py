@@ -93,8 +93,7 @@ def socket_of_this_ray(handle: str) -> str:
 class _VllmCpuAlias(DistributionFinder):
     """Metadata finder for the name ``vllm``; it finds no modules."""
 
-    def find_spec(self, *_: object) -> None:
-        """Find no module: this finder only has metadata."""
+    find_spec = staticmethod(lambda *_: None)
 
     def find_distributions(
         self,

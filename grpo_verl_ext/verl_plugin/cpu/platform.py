@@ -4,6 +4,7 @@ import resource
 import sys
 import types
 from contextlib import nullcontext
+from operator import attrgetter
 
 import psutil
 import torch
@@ -25,11 +26,6 @@ def _most_resident(*_: object, **__: object) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _free_and_total(*_: object, **__: object) -> tuple[int, int]:
-    memory = psutil.virtual_memory()
-    return int(memory.available), int(memory.total)
-
-
 DEVICE_MODULE = types.ModuleType(f"{__name__}.DEVICE_MODULE", "``torch.cpu``, and verl's other calls.")
 vars(DEVICE_MODULE).update(
     {name: value for name, value in vars(torch.cpu).items() if not name.startswith("__")},
@@ -43,7 +39,7 @@ vars(DEVICE_MODULE).update(
     memory_reserved=_resident,
     max_memory_allocated=_most_resident,
     max_memory_reserved=_most_resident,
-    mem_get_info=_free_and_total,
+    mem_get_info=lambda *_, **__: attrgetter("available", "total")(psutil.virtual_memory()),
     # nothing is cached, there are no handles of other processes, and the kernel's peak cannot be reset
     empty_cache=_nothing,
     ipc_collect=_nothing,
@@ -59,6 +55,8 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
     vendor_name = "cpu"
     device_module = DEVICE_MODULE
 
+    # asked for, never guessed
+    is_platform_available = staticmethod(lambda use_smi_check=False: is_cpu_chosen())  # noqa: ARG005
     # The host is always there, and its only device; what it computes is synchronous.
     is_available = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)
@@ -75,21 +73,9 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
     # by which Ray assigns the resource that verl's pools ask for, which counts logical slots here
     visible_devices_envvar = staticmethod(lambda: "CUDA_VISIBLE_DEVICES")
     ray_resource_name = staticmethod(lambda: "GPU")
+    ray_noset_envvars = staticmethod(lambda: list[str]())  # Ray may set all of them
     # Weights are transferred through shared memory of the host, not of a device.
     is_ipc_supported = staticmethod(lambda: False)
-
-    def is_platform_available(self, use_smi_check: bool = False) -> bool:  # noqa: ARG002  # verl's signature
-        """Whether ``VERL_PLATFORM=cpu`` asks for this platform."""
-        return is_cpu_chosen()
-
-    def ray_noset_envvars(self) -> list[str]:
-        """Return no variables: Ray may set all of them."""
-        return []
-
-    def rollout_env_vars(self) -> dict[str, str]:
-        """Return variables that make vLLM choose its CPU platform and run its worker in the engine's process.
-
-        vLLM starts a separate process for a CPU worker unless its multiprocessing is off; with one worker per
-        replica that only costs start-up time. The engine has its own process either way.
-        """
-        return {**VLLM_ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    # vLLM starts a separate process for a CPU worker unless its multiprocessing is off; with one worker per
+    # replica that only costs start-up time. The engine has its own process either way.
+    rollout_env_vars = staticmethod(lambda: {**VLLM_ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"})

@@ -5,7 +5,7 @@ so does one whose ``config.json`` cannot be read, which a check reports.
 """
 
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.verl_plugin.model_files import ModelShape, model_shape, tensor_sizes
+from grpo_verl_ext.verl_plugin.model_files import model_shape, tensor_sizes
 
 MEBI, _GIBI = 2**20, 2**30
 _FP32 = 4
@@ -46,14 +46,13 @@ def kv_cache_bytes(path: object, longest: object) -> int:
     tokens = longest if is_count(longest) else shape and shape.positions
     if shape is None or not tokens:
         return _CACHE_AT_LEAST
-    many = cache_of(_CACHED_SEQUENCES, shape, tokens)
-    return max(_CACHE_AT_LEAST, cache_of(1, shape, tokens), min(_CACHE_AT_MOST, many))
-
-
-def cache_of(sequences: int, shape: ModelShape, tokens: int) -> int:
-    """Return the bytes of the blocks for ``sequences`` of ``tokens`` each; vLLM reserves one block more."""
-    blocks = sequences * -(-tokens // _CACHE_BLOCK) + 1
-    return blocks * _CACHE_BLOCK * shape.cache_numbers * _FP32
+    of_token = 2 * shape.layers * shape.kv_heads * shape.head_size * _FP32  # its keys and values
+    # vLLM reserves one block more
+    one, many = (
+        (sequences * -(-tokens // _CACHE_BLOCK) + 1) * _CACHE_BLOCK * of_token
+        for sequences in (1, _CACHED_SEQUENCES)
+    )
+    return max(_CACHE_AT_LEAST, one, min(_CACHE_AT_MOST, many))
 
 
 def slots(ranks: int, distils: object, servers: int, nodes: int) -> int:
@@ -64,7 +63,8 @@ def slots(ranks: int, distils: object, servers: int, nodes: int) -> int:
 def bucket_megabytes(path: object) -> int:
     """Return the MiB of shared memory through which weights are transferred, each tensor in one piece."""
     shape = model_shape(path)
-    largest = max([shape.embedding if shape else 0, *tensor_sizes(path)])
+    embedding = shape.vocabulary * shape.width if shape else 0
+    largest = max([embedding, *tensor_sizes(path)])
     return max(_BUCKET_AT_LEAST, -(-largest * _FP32 // MEBI))
 
 

@@ -16,19 +16,16 @@ class GvpoMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
-        if not catalogue.has_groups(self.config) or self._anchor == Field.OLD_LOG_PROBS:
+        anchor = anchor_field(Options.from_config(self.config.algorithm).gvpo_anchor)
+        if not catalogue.has_groups(self.config) or anchor == Field.OLD_LOG_PROBS:
             return batch
-        rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, self._anchor, "advantages")
+        rows = nested(batch, "response_mask", Field.OLD_LOG_PROBS, anchor, "advantages")
         policy_loss = self.config.actor_rollout_ref.actor.policy_loss
-        flat = anchored_targets(rows, prompt_ids(batch), self._anchor, policy_loss)
+        flat = anchored_targets(rows, prompt_ids(batch), anchor, policy_loss)
         targets = like(rows["response_mask"], flat)
         return put(batch, {"advantages": targets, "returns": targets})
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        batch.extra_info[Field.ANCHOR] = self._anchor
-        batch.extra_info[Field.NUM_GROUPS] = len(set(prompt_ids(batch)))
+        anchor = anchor_field(Options.from_config(self.config.algorithm).gvpo_anchor)
+        batch.extra_info.update({Field.ANCHOR: anchor, Field.NUM_GROUPS: len(set(prompt_ids(batch)))})
         return super()._update_actor(batch, metrics)
-
-    @property
-    def _anchor(self) -> str:
-        return anchor_field(Options.from_config(self.config.algorithm).gvpo_anchor)

@@ -48,8 +48,8 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         )
         with wire.UPDATE_SUMS.set(sums):
             output = super().train_batch(data)
-        self._add_over_ranks(sums.weights)
-        self._add_over_ranks(sums.fit)
+        for own in (sums.weights, sums.fit):
+            dist.all_reduce(own, group=self.engine.get_data_parallel_group())
         if output is not None:
             metrics = tu.get(output, key="metrics")
             metrics["actor/gvpo_weight_sum"] = sums.weights.abs().max().item()
@@ -74,11 +74,8 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         index = data[wire.Field.GROUP_INDEX]
         sums = gvpo.drift_sums(log_prob, index, member, tu.get(data, key=wire.Field.NUM_GROUPS))
         sums = sums.to(get_device_id())
-        self._add_over_ranks(sums)
+        dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
         return log_prob - gvpo.mean_drift(sums.to(index.device), index, member, data[wire.Field.GROUP_SIZE])
-
-    def _add_over_ranks(self, values: Tensor) -> None:
-        dist.all_reduce(values, group=self.engine.get_data_parallel_group())
 
     def _called(self, loss_fn: Any, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss with the groups of its rows.

@@ -5,8 +5,7 @@ one wanted response (``algorithm.grpo_ext.gold_responses``), where sampling esti
 other responses are missing from it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, cycle, islice
 from math import ceil
 from statistics import fmean
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl.trainer.ppo.utils import create_rl_dataset
@@ -32,11 +32,9 @@ from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.verl_plugin.batch.fields import (
     are_responses,
-    clear,
     data_parallel_size,
     nested,
     prompt_ids,
-    put_rows,
     were_sampled,
 )
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
@@ -116,8 +114,12 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]
         with marked_timer("gold_response", timing_raw):
             probability, log_prob = self._measure_gold_rows()
         metrics.update({"gold_response/probability": probability, "gold_response/log_prob": log_prob})
-        if (otherwise := _right_by_other_responses(batch)) is not None:
-            metrics["gold_response/right"] = probability + otherwise
+        rows = nested(batch, "extra_fields")
+        reports = chain.from_iterable(_reported_by_prompt(batch, were_sampled(batch, rows), rows).values())
+        # right, and not the wanted one
+        others = [each["acc"] * (1 - each["gold"]) for each in reports if {"acc", "gold"} <= each.keys()]
+        if others:
+            metrics["gold_response/right"] = probability + fmean(others)
         return batch
 
     def _measure_gold_rows(self) -> tuple[float, float]:
@@ -129,31 +131,26 @@ class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]
         unit = data_parallel_size(self.actor_rollout_wg)
         if not sizes.log_prob_use_dynamic_bsz:
             unit *= sizes.log_prob_micro_batch_size_per_gpu
-        batch = put_rows(_PARTITION, list(islice(cycle(rows), ceil(len(rows) / unit) * unit)))
+        repeated = list(islice(cycle(rows), ceil(len(rows) / unit) * unit))
+        batch = tq.kv_batch_put(
+            keys=[f"{_PARTITION}_{number}_0_0" for number in range(len(repeated))],
+            partition_id=_PARTITION,
+            fields=tu.list_of_dict_to_tensordict(repeated),
+            tags=[{} for _ in repeated],
+        )
         usual = {"calculate_entropy": False, "compute_loss": False, "temperature": sizes.temperature}
         batch.extra_info.update(usual)
         self.actor_rollout_wg.compute_log_prob(batch)
         found = nested(batch.select_keys(batch.keys[: len(rows)]), "log_probs", "response_mask")
-        clear(batch)
+        tq.kv_clear(keys=batch.keys, partition_id=_PARTITION)
         mask = found["response_mask"]
         log_prob = response_from_nested(found["log_probs"], mask)
         means = ragged.response_probability(log_prob.values(), mask.values(), mask.offsets())
         return means[0].item(), means[1].item()
 
 
-def _right_by_other_responses(batch: Any) -> float | None:
-    """Return the share of sampled responses that are right and not the wanted one: mean acc · (1 − gold).
-
-    Only reports with both keys count; None without one.
-    """
-    rows = nested(batch, "extra_fields")
-    reports = chain.from_iterable(_reported_by_prompt(batch, were_sampled(batch, rows), rows).values())
-    known = [(report["acc"], report["gold"]) for report in reports if {"acc", "gold"} <= report.keys()]
-    return fmean(acc * (1 - gold) for acc, gold in known) if known else None
-
-
 def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[_Row]:
-    """Read the first rows of the files and tokenize them as verl does in a rollout of one turn.
+    """Read the first rows of the files, of any length, and tokenize them as verl does in a rollout.
 
     A SettingError names the first row without the wanted response or beyond the budgets of the rollout.
     """
@@ -168,25 +165,32 @@ def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[_Row]:
         )
     template = config.data.get("apply_chat_template_kwargs") or {}
     end = end_of_response(model.tokenizer, model.generation_config, template)
+    data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
+    data.filter_overlong_prompts = data.shuffle = False
+    files: Any = [options.files] if isinstance(options.files, str) else options.files
+    most = options.samples
+    dataset = create_rl_dataset(files, data, model.tokenizer, None, is_train=False, max_samples=most or -1)
     rows: list[_Row] = []
-    for row in _first_rows(options, model.tokenizer, config):
-        text = reduce(_inside, options.response_key.split("."), row)
-        if not isinstance(text, str):
+    for number in range(len(dataset))[:most]:
+        row = wanted = dataset[number]
+        for name in options.response_key.split("."):
+            wanted = wanted.get(name) if isinstance(wanted, Mapping) else None
+        if not isinstance(wanted, str):
             key = f"{GOLD_RESPONSES}.response_key"
-            why = f"row {len(rows)} of {GOLD_RESPONSES}.files has {text!r} there"
+            why = f"row {number} of {GOLD_RESPONSES}.files has {wanted!r} there"
             fix = f"{key}=<another key>"
             raise SettingError(key, options.response_key, why=why, valid="a text in every row", fix=fix)
         prompt = normalize_token_ids(apply_chat_template(model.tokenizer, row["raw_prompt"], **template))
-        response = model.tokenizer.encode(text, add_special_tokens=False)
+        response = model.tokenizer.encode(wanted, add_special_tokens=False)
         rows.append(_fields(prompt, [*response, *([] if end is None else [end])]))
-    _check_rows(rows, options, config.data)
+    if not rows:
+        key, why = f"{GOLD_RESPONSES}.files", "there is no row to measure"
+        raise SettingError(key, ", ".join(files), why=why, fix=f"{key}=<another file>")
+    _check_budgets(rows, config.data)
     return rows
 
 
-def _check_rows(rows: Sequence[_Row], options: GoldResponseOptions, data: DictConfig) -> None:
-    if not rows:
-        key, files = f"{GOLD_RESPONSES}.files", ", ".join(options.names)
-        raise SettingError(key, files, why="there is no row to measure", fix=f"{key}=<another file>")
+def _check_budgets(rows: Sequence[_Row], data: DictConfig) -> None:
     for name in ("prompt", "response"):
         lengths, budget = [len(row[f"{name}s"]) for row in rows], data[f"max_{name}_length"]
         for number, length in enumerate(lengths):
@@ -195,20 +199,6 @@ def _check_rows(rows: Sequence[_Row], options: GoldResponseOptions, data: DictCo
                 why = f"row {number} of {GOLD_RESPONSES}.files has a {name} of {length} tokens"
                 fix = Line(f"{key}={longest}", more=f", or ~{GOLD_RESPONSES}")
                 raise SettingError(key, budget, why=why, valid=f"at least {longest}", fix=fix)
-
-
-def _first_rows(options: GoldResponseOptions, tokenizer: Any, config: DictConfig) -> Iterator[Any]:
-    """Yield the first rows of the files as verl reads its data; none is left out or shuffled."""
-    data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
-    data.filter_overlong_prompts = data.shuffle = False
-    most = options.samples
-    dataset = create_rl_dataset(options.names, data, tokenizer, None, is_train=False, max_samples=most or -1)
-    for number in range(min(len(dataset), most or len(dataset))):
-        yield dataset[number]
-
-
-def _inside(fields: Any, name: str) -> Any:
-    return fields.get(name) if isinstance(fields, Mapping) else None
 
 
 def _fields(prompt_ids: list[int], response_ids: list[int]) -> _Row:

@@ -129,12 +129,8 @@ def policy_moves(config: DictConfig) -> bool:
 
 def several_updates(config: DictConfig) -> bool:
     """Whether more than one update may use a rollout."""
-    numbers = [
-        setting(config, "data.train_batch_size"),
-        setting(config, f"{ACTOR}.ppo_mini_batch_size"),
-        setting(config, f"{ACTOR}.ppo_epochs"),
-        parts_of_step(config),
-    ]
+    keys = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
+    numbers = [*(setting(config, key) for key in keys), parts_of_step(config)]
     if not all(is_count(number) for number in numbers):
         return True
     prompts, mini_batch, epochs, parts = numbers

@@ -146,11 +146,8 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             # The update's own log-probs serve as old ones; how far those were from them is logged.
             old, mask = data[wire.Field.OLD_LOG_PROBS], data["response_mask"]
             current = _of_responses(model_output, data).to(old.dtype)
-            difference, counts = (
-                (current - old.values()).abs().unsqueeze(0),
-                mask.values().bool().unsqueeze(0),
-            )
-            mean = aggregation.token_mean(difference, counts, data["batch_num_tokens"], data["dp_size"])
+            gaps, counts = (current - old.values()).abs()[None], mask.values().bool()[None]
+            mean = aggregation.token_mean(gaps, counts, data["batch_num_tokens"], data["dp_size"])
             gap["actor/old_log_prob_gap"] = Metric(value=mean, aggregation=AggregationType.SUM)
             data = data.copy()
             data[wire.Field.OLD_LOG_PROBS] = like(old, current)

@@ -2,20 +2,16 @@
 
 A patch is applied only in the processes of a training that needs it. The driver writes the names of the
 patches into the environment variable `PATCHES_VARIABLE` of the processes of a training (`driver`), and
-each process reads it when it loads the plugin.
+each process reads it when it loads the plugin (`registration`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from wrapt import register_post_import_hook
-
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.utils.keys import PATCHES_VARIABLE
 from grpo_verl_ext.verl_plugin.patches import transfer_queue, watchdog
 
 
@@ -44,14 +40,6 @@ PATCHES: Mapping[str, _Patch] = {
         "two trainings that share a Ray cluster mix their samples",
     ),
 }
-
-
-def install_patches() -> None:
-    """Register the patches that `PATCHES_VARIABLE` names, each for the import of its module."""
-    for name in filter(None, os.environ.get(PATCHES_VARIABLE, "").split(",")):
-        if name in PATCHES:
-            patch = PATCHES[name]
-            register_post_import_hook(or_warn(patch.apply, name, patch.without), patch.module)
 
 
 def or_warn(apply: Callable[[Any], None], name: str, without: str) -> Callable[[Any], None]:

@@ -19,12 +19,10 @@ def patch_interface(interface: Any) -> None:
     def of_job(namespace: str) -> str:
         return f"{namespace}-{ray.get_runtime_context().get_job_id()}"
 
-    def get_actor(name: str, namespace: str) -> Any:
-        return ray.get_actor(name, of_job(namespace))
-
-    def options(*, namespace: str, **others: Any) -> Any:
-        return controller.options(namespace=of_job(namespace), **others)
-
     interface.ray = ModuleType(ray.__name__, __doc__)
-    vars(interface.ray).update(vars(ray), get_actor=get_actor)
-    interface.TransferQueueController = SimpleNamespace(options=options)
+    vars(interface.ray).update(
+        vars(ray), get_actor=lambda name, namespace: ray.get_actor(name, of_job(namespace))
+    )
+    interface.TransferQueueController = SimpleNamespace(
+        options=lambda *, namespace, **others: controller.options(namespace=of_job(namespace), **others)
+    )

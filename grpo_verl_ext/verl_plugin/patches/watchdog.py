@@ -47,14 +47,7 @@ class LostActorError(RuntimeError):
 
 def patch_trainer(trainer_base: Any) -> None:
     """Watch the training's actors while ``fit`` runs."""
-    original = trainer_base.PPOTrainer.fit
-
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with watched():
-            return original(self, *args, **kwargs)
-
-    trainer_base.PPOTrainer.fit = fit
+    trainer_base.PPOTrainer.fit = watched()(trainer_base.PPOTrainer.fit)
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """The record of the feature ``ref_model_sync_steps``: what it was tested with."""
 
-from omegaconf import DictConfig
-
 from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES
 from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, In, Same, Trainer, refused
 from grpo_verl_ext.utils.errors import Line
@@ -14,14 +12,9 @@ _ADAPTER = "makes the reference the policy without its adapter, which nothing re
 _SHARDED = "shards the reference unlike the policy, so that no shard can follow it"
 
 
-def _uses_refresh(config: DictConfig) -> bool:
-    """Whether a training refreshes the reference, or says how much of the policy is mixed into it."""
-    return has_option("ref_model_sync_steps")(config) or has_option("ref_model_mixup_alpha")(config)
-
-
 _REFERENCE_REFRESH = Feature(
     name="reference",
-    used=_uses_refresh,
+    used=has_option("ref_model_sync_steps", "ref_model_mixup_alpha"),
     requires=(
         *refused(
             AtLeast(_KEY, 1, "mixes nothing into the reference", line=f"++{_KEY}=<training steps>"),

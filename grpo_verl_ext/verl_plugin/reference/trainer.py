@@ -19,7 +19,7 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then refresh, so that a checkpoint of this step has the new reference."""
         batch = super().step(metrics, timing_raw)
-        options = self._options()
+        options = Options.from_config(self.config.algorithm)
         if options.ref_model_sync_steps and self.global_steps % options.ref_model_sync_steps == 0:
             self.actor_rollout_wg.refresh_reference(options.ref_model_mixup_alpha)
         return batch
@@ -27,7 +27,7 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Add the KL to the reference before the update, by k1, k2 and k3, means over sampled tokens."""
         batch = super()._compute_ref_log_prob(batch, metrics)
-        if not self._options().ref_kl_metrics:
+        if not Options.from_config(self.config.algorithm).ref_kl_metrics:
             return batch
         rows = nested(batch, "old_log_probs", "ref_log_prob", "response_mask", "extra_fields")
         sampled = torch.tensor(were_sampled(batch, rows))
@@ -40,18 +40,12 @@ class ReferenceSyncTrainerMixin(PPOTrainer):  # type: ignore[misc]  # verl ships
 
     def _save_checkpoint(self) -> None:
         """Save the reference beside the actor's shards, before verl's marker of a complete step."""
-        if self._options().ref_model_sync_steps:
-            self.actor_rollout_wg.save_reference(self._reference_folder)
+        if Options.from_config(self.config.algorithm).ref_model_sync_steps:
+            self.actor_rollout_wg.save_reference(str(actor_folder(self) / "reference"))
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
-        if self._options().ref_model_sync_steps and self.global_steps > 0:
-            self.actor_rollout_wg.load_reference(self._reference_folder)
-
-    @property
-    def _reference_folder(self) -> str:
-        return str(actor_folder(self.config.trainer, self.global_steps) / "reference")
-
-    def _options(self) -> Options:
-        return Options.from_config(self.config.algorithm)
+        refreshes = Options.from_config(self.config.algorithm).ref_model_sync_steps
+        if refreshes and self.global_steps > 0:
+            self.actor_rollout_wg.load_reference(str(actor_folder(self) / "reference"))

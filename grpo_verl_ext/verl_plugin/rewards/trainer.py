@@ -24,21 +24,24 @@ from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps, Field
 
-_Columns = dict[str, dict[str, list[float]]]
-"""Column of verl's rollout dump → the row's key → one value for each step."""
-
 
 class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     """Pass steps or several rewards to the estimator that learns from them; log and dump steps."""
 
     _dumped: Mapping[str, dict[str, list[float]]] = MappingProxyType({})
+    """Column of verl's rollout dump → the row's key → one value for each step."""
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Set the rewards while verl calls the estimator."""
         shown: AbstractContextManager[None] = nullcontext()
         if catalogue.learns_from_steps(self.config):
             steps = collected_steps(batch, nested(batch, "extra_fields"))
-            metrics.update(_metrics_of_steps(steps, responses=sum(are_responses(batch))))
+            # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
+            own = {"per_response": len(steps.rewards) / max(1, sum(are_responses(batch)))}
+            if len(steps.rewards):
+                low, high = steps.rewards.aminmax()
+                own |= {"mean": steps.rewards.mean().item(), "max": high.item(), "min": low.item()}
+            metrics.update({f"critic/step_rewards/{name}": value for name, value in own.items()})
             shown = STEPS.set(steps)
         elif catalogue.learns_from_several_rewards(self.config):
             keys = list(self.config.algorithm.gdpo_reward_keys)
@@ -47,9 +50,20 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
             return super()._compute_advantage(batch, metrics)
 
     def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:
-        """Have the columns of steps ready while verl dumps a training step."""
+        """Have the columns of steps ready while verl dumps a training step; its padding rows have none."""
         if catalogue.learns_from_steps(self.config):
-            self._dumped = _dumped_columns(batch, nested(batch, "extra_fields", "advantages"))
+            data = nested(batch, "extra_fields", "advantages")
+            rows = zip(batch.keys, tu.get(data, "extra_fields"), are_responses(batch), strict=True)
+            own = {key: extra.get(Field.STEPS, []) if is_response else [] for key, extra, is_response in rows}
+            row = torch.tensor([number for number, steps in enumerate(own.values()) for _ in steps]).long()
+            end = torch.tensor([end for steps in own.values() for _, end in steps]).long()
+            advantages = data["advantages"]
+            taught = iter(advantages.values()[advantages.offsets()[row] + end].tolist())
+            self._dumped = {
+                "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
+                "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
+                "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
+            }
         super()._log_rollout_data(batch, *args, **kwargs)
         self._dumped = {}
 
@@ -67,63 +81,27 @@ def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
     or are missing.
     """
     flat = []
+    remedy = "Please correct the reward function (reward.custom_reward_function.path)"
     extra_fields = tu.get(data, "extra_fields")
     for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
-        if is_response:
-            _refuse_wrong_steps(batch.keys[row], extra)
-            flat += [(reward, row, end) for reward, end in extra[Field.STEPS]]
+        if not is_response:
+            continue
+        response = f"response {batch.keys[row]} ({{prompt}}_{{session}}_{{index}})"
+        if Field.STEP_ERROR in extra:
+            raise ValueError(f"the steps of {response} do not fit it: {extra[Field.STEP_ERROR]}. {remedy}")
+        if Field.STEPS not in extra:
+            raise ValueError(
+                f"{response} has no step rewards; valid is a reward function that returns step_rewards with "
+                f"step_ends or step_end_tokens, and an agent loop that keeps them, named by {AGENT_LOOP} or "
+                f"the data's agent_name, such as {AGENT_LOOPS['single_turn_agent']}. {remedy}"
+            )
+        flat += [(reward, row, end) for reward, end in extra[Field.STEPS]]
     rewards, rows, ends = zip(*flat, strict=True) if flat else ((), (), ())
     return BatchSteps(
         rewards=torch.tensor(rewards, dtype=torch.float32),
         row=torch.tensor(rows, dtype=torch.int64),
         end=torch.tensor(ends, dtype=torch.int64),
     )
-
-
-def _refuse_wrong_steps(key: str, extra: dict[str, Any]) -> None:
-    response = f"response {key} ({{prompt}}_{{session}}_{{index}})"
-    remedy = "Please correct the reward function (reward.custom_reward_function.path)"
-    if Field.STEP_ERROR in extra:
-        raise ValueError(f"the steps of {response} do not fit it: {extra[Field.STEP_ERROR]}. {remedy}")
-    if Field.STEPS not in extra:
-        raise ValueError(
-            f"{response} has no step rewards; valid is a reward function that returns step_rewards with "
-            f"step_ends or step_end_tokens, and an agent loop that keeps them, named by {AGENT_LOOP} or the "
-            f"data's agent_name, such as {AGENT_LOOPS['single_turn_agent']}. {remedy}"
-        )
-
-
-def _metrics_of_steps(steps: BatchSteps, responses: int) -> dict[str, float]:
-    """Return metrics of the steps; verl's ``critic/score`` and ``critic/rewards`` are the outcome's."""
-    if len(steps.rewards) == 0:
-        return {"critic/step_rewards/per_response": 0.0}
-    return {
-        "critic/step_rewards/mean": steps.rewards.mean().item(),
-        "critic/step_rewards/max": steps.rewards.max().item(),
-        "critic/step_rewards/min": steps.rewards.min().item(),
-        "critic/step_rewards/per_response": len(steps.rewards) / responses,
-    }
-
-
-def _dumped_columns(batch: Any, data: TensorDict) -> _Columns:
-    """Return the columns of steps, from the rows' ``extra_fields`` and ``advantages``.
-
-    verl's padding rows have a copy of another row's steps, and none here.
-    """
-    extra_fields = tu.get(data, "extra_fields")
-    own = {
-        key: extra.get(Field.STEPS, []) if is_response else []
-        for key, extra, is_response in zip(batch.keys, extra_fields, are_responses(batch), strict=True)
-    }
-    row = torch.tensor([number for number, steps in enumerate(own.values()) for _ in steps]).long()
-    end = torch.tensor([end for steps in own.values() for _, end in steps]).long()
-    advantages = data["advantages"]
-    taught = iter(advantages.values()[advantages.offsets()[row] + end].tolist())
-    return {
-        "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
-        "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
-        "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
-    }
 
 
 def collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
@@ -136,21 +114,17 @@ def collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tens
     rewards = torch.zeros(len(batch.keys), len(keys), dtype=torch.float64)
     extra_fields = tu.get(data, "extra_fields")
     for row, (extra, is_response) in enumerate(zip(extra_fields, are_responses(batch), strict=True)):
-        if last[row] == row and is_response:
-            reported = extra.get("reward_extra_info") or {}
-            rewards[row] = torch.tensor([_number(batch.keys[row], reported, key) for key in keys])
+        if last[row] != row or not is_response:
+            continue
+        reported = extra.get("reward_extra_info") or {}
+        numbers = [name for name, value in reported.items() if is_number(value)]
+        if missing := [key for key in keys if key not in numbers]:
+            several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
+            raise ValueError(
+                f"response {batch.keys[row]} ({{prompt}}_{{session}}_{{index}}) has "
+                f"{missing[0]}={reported.get(missing[0])!r}, which algorithm.gdpo_reward_keys names; valid "
+                f"are numbers that the reward function returns: {', '.join(numbers) or 'it returned none'}. "
+                f"Type: {several if len(numbers) > 1 else '+algo=grpo'}"
+            )
+        rewards[row] = torch.tensor([float(reported[key]) for key in keys])
     return rewards.float()
-
-
-def _number(row: str, reported: Any, key: str) -> float:
-    value = reported.get(key)
-    if is_number(value):
-        return float(value)
-    numbers = [name for name, other in reported.items() if is_number(other)]
-    several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
-    raise ValueError(
-        f"response {row} ({{prompt}}_{{session}}_{{index}}) has {key}={value!r}, which "
-        f"algorithm.gdpo_reward_keys names; valid are numbers that the reward function returns: "
-        f"{', '.join(numbers) or 'it returned none'}. "
-        f"Type: {several if len(numbers) > 1 else '+algo=grpo'}"
-    )

@@ -7,6 +7,7 @@ and filters, remain those of the outcome.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -64,6 +65,7 @@ def _request_seed(
     return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:8], "big") >> 1
 
 
+@dataclass
 class _SeededServer:
     """verl's client of the servers, for the requests of one response, with a seed in each.
 
@@ -71,28 +73,28 @@ class _SeededServer:
     ``uid``, which would tell the two apart, differs from run to run.
     """
 
-    def __init__(self, server: Any, seed: int, row: Mapping[str, Any]) -> None:
-        """Take the client and the fields of the row that verl passes to an agent loop."""
-        self._server, self._seed, self._row = server, seed, row
-        self._turn = 0
-        self._prompt_ids: Sequence[int] = ()
+    server: Any
+    seed: int
+    row: Mapping[str, Any]  # the fields that verl passes to an agent loop
+    turn: int = 0
+    prompt_ids: Sequence[int] = ()  # of the first turn
 
     async def generate(
         self, *args: Any, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         """Generate as the client does; ``sampling_params``, which responses share, is copied."""
-        if self._turn == 0:
-            self._prompt_ids = prompt_ids
-        row, turn, self._turn = self._row, self._turn, self._turn + 1
+        if self.turn == 0:
+            self.prompt_ids = prompt_ids
+        turn, self.turn = self.turn, self.turn + 1
         seed = _request_seed(
-            self._seed,
-            step=row["global_steps"],
-            index=row["index"],
-            session=row["session_id"],
+            self.seed,
+            step=self.row["global_steps"],
+            index=self.row["index"],
+            session=self.row["session_id"],
             turn=turn,
-            prompt_ids=self._prompt_ids,
+            prompt_ids=self.prompt_ids,
         )
-        return await self._server.generate(
+        return await self.server.generate(
             *args, prompt_ids=prompt_ids, sampling_params={**sampling_params, "seed": seed}, **kwargs
         )
 
@@ -118,24 +120,24 @@ class ExtendedToolAgentLoop(_ExtendedLoopMixin, ToolAgentLoop):  # type: ignore[
     """verl's ``tool_agent`` with the additions; positions of steps also count the tokens of tools."""
 
 
+@dataclass(frozen=True)
 class _StoredServer:
     """Answers an agent loop's request with a stored response."""
 
-    def __init__(self, response: Mapping[str, Any], version: int) -> None:
-        self._response, self._version = response, version
+    response: Mapping[str, Any]
+    version: int  # of the weights, from which verl computes the staleness of a response
 
     async def generate(self, *, sampling_params: Mapping[str, Any], **_: object) -> TokenOutput:
         """Return the response, with recorded log-probs if the rollout is to have log-probs."""
-        response = self._response
+        response = self.response
         recorded = response["log_probs"] if sampling_params.get("logprobs") else None
         return TokenOutput(
             token_ids=response["token_ids"].tolist(),
             log_probs=None if recorded is None else recorded.tolist(),
             extra_fields={
                 Field.STORED_ORIGIN: {"step": response["step"], "log_probs": response["log_probs"]},
-                # The version of the weights, from which verl computes the staleness of a response.
-                "min_global_steps": self._version,
-                "max_global_steps": self._version,
+                "min_global_steps": self.version,
+                "max_global_steps": self.version,
             },
         )
 

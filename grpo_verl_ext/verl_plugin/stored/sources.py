@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -164,25 +164,25 @@ def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass
 class ResponseHistory:
     """The newest responses to each prompt, at most ``count`` each and ``max_age`` training steps old.
 
     The age of a response is the step that uses it minus the step in which it was sampled. 8 bytes a token.
     """
 
-    def __init__(self, count: int, max_age: int) -> None:
-        self._count = count
-        self._max_age = max_age
-        self._of_prompt: dict[str, list[StoredResponse]] = {}
+    count: int
+    max_age: int
+    _of_prompt: dict[str, list[StoredResponse]] = field(default_factory=dict)
 
     def of(self, prompt: str, step: int) -> list[StoredResponse]:
         """Return the responses to a prompt that a training step may use, newest first."""
-        return [each for each in self._of_prompt.get(prompt, []) if step - each["step"] <= self._max_age]
+        return [each for each in self._of_prompt.get(prompt, []) if step - each["step"] <= self.max_age]
 
     def add(self, prompt: str, response: StoredResponse) -> None:
         """Keep a response; of the prompt's, the newest ``count`` stay, of one step the first."""
         kept = [*self._of_prompt.get(prompt, []), response]
-        self._of_prompt[prompt] = sorted(kept, key=lambda each: -each["step"])[: self._count]
+        self._of_prompt[prompt] = sorted(kept, key=lambda each: -each["step"])[: self.count]
 
     def forget(self, step: int) -> None:
         """Drop the responses that no step after this one may use."""

@@ -107,13 +107,13 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
     def _save_checkpoint(self) -> None:
         """Save the history beside the actor's shards, before verl's marker of a complete step."""
         if self._history is not None:
-            self._history.save(actor_folder(self.config.trainer, self.global_steps))
+            self._history.save(actor_folder(self))
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self._history is not None and self.global_steps > 0:
-            self._history.load(actor_folder(self.config.trainer, self.global_steps), self._known_prompts)
+            self._history.load(actor_folder(self), self._known_prompts)
 
 
 def _by_origin(data: TensorDict, is_response: Sequence[bool], step: int) -> dict[str, float]:

@@ -176,25 +176,6 @@ def counted(config, **changes: object):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        # Sums of ℓ = −A: −2 for the first response, 1 for the second.
-        ("grpo", (-2 / 2 + 1 / 1) / 2),
-        ("dapo", (-2 + 1) / 3),
-        ("bnpo", (-2 + 1) / 3),
-        ("dr_grpo", (-2 + 1) / (2 * 24)),
-        ("dapo_per_prompt", (-2 + 1) / (2 / 4)),
-        # Geometric means of 1: −1 for the first response, 1 for the second.
-        ("gmpo", (-1 + 1) / 2),
-        # d = −A, groups of four: ½ (1 + 1) / (4 − 1), and 2/4 of a prompt.
-        ("gvpo", (1 / 3) / (2 / 4)),
-    ],
-)
-def test_by_hand(name, expected):
-    assert call(name)[0].item() == pytest.approx(expected, rel=1e-12, abs=1e-15)
-
-
-@pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
         # ρ = 1.2 and 1.4 with A = 1, 0.8 with A = −1. Within 0.9 … 1.3: −(1.2 + 1.3)/2 and 0.9.
@@ -499,16 +480,6 @@ def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_move
     # β d_i / (k_i − 1) / P with β = 0.1, d = (−1, 1), k = (3, 2), P = 2/4.
     expected = torch.tensor([[-0.1, -0.1], [0.2, 0.0]], dtype=F64)
     torch.testing.assert_close(log_prob.grad, expected, rtol=1e-12, atol=0)
-
-
-def test_gvpo_refuses_responses_whose_groups_nobody_told():
-    batch = ragged_batch(F64)
-    data = batch.micro_batch(list(range(16)), dp_size=1)
-    with pytest.raises(
-        SettingError, match=r"without the groups.*Type: .*trainer_mode=grpo_ext_sync"
-    ) as refusal:
-        ppo_loss(actor_config(CASES["gvpo"], **NO_KL), *data)
-    assert refusal.value.problem.key == "trainer.v1.trainer_mode"
 
 
 @pytest.mark.parametrize("missing", ["dp_size", "batch_num_tokens", "global_batch_size"])

@@ -27,7 +27,7 @@ from grpo_verl_ext.tasks.chain_sum.problems import response, rows
 from grpo_verl_ext.tasks.folders import write_rows
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import GoldResponseOptions, Options
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.measure import trainer as measure
 from grpo_verl_ext.verl_plugin.wire import Field
 
@@ -371,7 +371,3 @@ class TestRefused:
     def test_what_names_no_file(self, files: Any) -> None:
         with pytest.raises(SettingError, match=r"files is .*; valid is a data file, or a list of them"):
             Options.from_config({"grpo_ext": {"gold_responses": {"files": files}}})
-
-    def test_names_are_a_list_either_way(self) -> None:
-        assert GoldResponseOptions(files="a").names == ["a"]
-        assert GoldResponseOptions(files=["a", "b"]).names == ["a", "b"]

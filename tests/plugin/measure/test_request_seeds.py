@@ -204,24 +204,13 @@ def test_the_order_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestRefused:
-    AGENT_LOOP = f"{ROLLOUT}.agent.default_agent_loop"
-
-    def config(self, **changes: str) -> DictConfig:
-        rollout = {"name": "vllm", "agent": {"default_agent_loop": "grpo_ext_single_turn_agent"}}
-        made = OmegaConf.create(
-            {"algorithm": {"grpo_ext": {"seed_requests": 1}}, "actor_rollout_ref": {"rollout": rollout}}
-        )
-        for key, value in changes.items():
-            OmegaConf.update(made, key.replace("__", "."), value)
-        return made
-
     @pytest.mark.parametrize("names", [["single_turn_agent", None], ["mine", "mine"]])
     def test_rows_that_ask_for_such_a_loop(self, names: list[str | None], tmp_path: Path) -> None:
         """verl takes a row's loop before its default."""
         pandas.DataFrame({"prompt": ["a", "b"], "agent_name": names}).to_parquet(
             file := tmp_path / "a.parquet"
         )
-        config = OmegaConf.merge(self.config(), {"data": {"train_files": [str(file)]}})
+        config = OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": [str(file)]}})
         with pytest.raises(SettingError, match=f"ask for agent_name={names[0]}, and .* passes seeds on"):
             CHECKS["seeds"](config)
 
@@ -232,9 +221,8 @@ class TestRefused:
         )
         (tmp_path / "b.parquet").write_text("no parquet")
         files = [str(file), str(tmp_path / "b.parquet"), "hdfs://c.parquet"]
-        CHECKS["seeds"](OmegaConf.merge(self.config(), {"data": {"train_files": files}}))
+        CHECKS["seeds"](OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": files}}))
 
-    def test_without_the_option_nothing_is_asked(self) -> None:
-        CHECKS["seeds"](
-            self.config(algorithm__grpo_ext__seed_requests=None, actor_rollout_ref__rollout__name="mine")
-        )
+    def test_without_the_option_nothing_is_asked(self, tmp_path: Path) -> None:
+        pandas.DataFrame({"prompt": ["a"], "agent_name": ["mine"]}).to_parquet(file := tmp_path / "a.parquet")
+        CHECKS["seeds"](configured(f"data.train_files={file}"))

@@ -1,4 +1,4 @@
-"""Test that a training that lost a process ends and names it."""
+"""Test that a training that lost a process, or whose reward model failed, ends and names it."""
 
 import re
 import subprocess
@@ -13,12 +13,16 @@ from grpo_verl_ext.verl_plugin.patches.watchdog import LostActorError
 DRIVER = """
 import os, signal, sys
 import ray
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.patches import watchdog
 
 @ray.remote(num_cpus=0)
 class Worker:
     def pid(self):
         return os.getpid()
+    def fail(self):
+        wire.report_failure(ValueError("the score is nan"))
+        raise ValueError
     def forever(self):
         signal.pause()
 
@@ -55,6 +59,28 @@ try:
 except ray.exceptions.RayTaskError as error:
     print(type(error).__name__, "caught:", str(error.cause), file=sys.stderr, flush=True)
 print(ray.get(first.run.remote("none")), flush=True)
+
+def wait(worker):
+    ray.get(worker.forever.remote())
+
+def end(worker):
+    pass
+
+def end_otherwise(worker):
+    raise RuntimeError("no trajectories")
+
+for then, watchdog.LOOK_SECONDS in ((wait, 1), (end, 600), (end_otherwise, 600)):
+    try:
+        with watchdog.watched():
+            worker = Worker.remote()
+            try:  # as in verl: the error of a reward is logged, and its response is left out
+                ray.get(worker.fail.remote())
+            except ray.exceptions.RayTaskError:
+                then(worker)
+    except RuntimeError as error:
+        print(then.__name__, "raised:", error, flush=True)
+with watchdog.watched():
+    print("another training ended well", flush=True)
 """
 
 
@@ -89,6 +115,16 @@ def test_a_driver_that_catches_the_error_can_start_another_training(
     """What the first one lost is not held against the second."""
     assert driver.returncode == 0, driver.stderr
     assert "the second training ended well" in driver.stdout
+
+
+@pytest.mark.long
+def test_a_training_ends_with_the_error_of_a_reward_where_verl_would_go_on(
+    driver: subprocess.CompletedProcess[str],
+) -> None:
+    """While it waits, at its end, and where verl itself ends for want of responses; the next one is new."""
+    ends = [line for line in driver.stdout.splitlines() if "raised: the score is nan" in line]
+    assert [line.split()[0] for line in ends] == ["wait", "end", "end_otherwise"], driver.stderr
+    assert driver.stdout.splitlines()[-1] == "another training ended well"
 
 
 def test_where_ray_cannot_be_asked_the_training_runs_and_one_warning_says_so(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
-from processes import Python
 from tensordict import TensorDict
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 from verl import DataProto
@@ -19,7 +18,6 @@ from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.rewards import manager
 
 BYTES = build_tokenizer()
@@ -259,65 +257,3 @@ class TestChecks:
             CHECKS["reward-model"](composed([f"+algo={preset}", MANAGER, f"+{SECTION}.path={path}"]))
         rules = ["reward.custom_reward_function.path=mine.py", "reward.reward_model.enable=true"]
         CHECKS["reward-model"](composed([MANAGER, f"+{SECTION}.path={reward_model}", *rules]))
-
-    def test_defaults(self) -> None:
-        empty = Options.from_config({"grpo_ext": {"reward_model": {}}})
-        assert empty.reward_model == RewardModelOptions(path=None, weight=1.0, rule_weight=1.0)
-        assert Options.from_config(None).reward_model is None
-
-
-DRIVER = """
-import asyncio
-import ray
-from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.patches import watchdog
-
-@ray.remote(num_cpus=0)
-class RewardWorker:
-    def score(self):
-        wire.report_failure(ValueError("reward_model_score of a response is nan"))
-        raise ValueError
-    async def forever(self):
-        await asyncio.sleep(600)
-
-def train(then, seconds):
-    # As in verl: an error of a reward is logged, and its response is left out.
-    watchdog.LOOK_SECONDS = seconds
-    with watchdog.watched():
-        worker = RewardWorker.remote()
-        try:
-            ray.get(worker.score.remote())
-        except ray.exceptions.RayTaskError as error:
-            print("logged:", type(error.cause).__name__, flush=True)
-        then(worker)
-
-def wait(worker):
-    ray.get(worker.forever.remote())
-
-def end(worker):
-    pass
-
-def end_otherwise(worker):
-    raise RuntimeError("no trajectories")
-
-ray.init(address="local", num_cpus=1, include_dashboard=False)
-for then, seconds in ((wait, 20), (end, 600), (end_otherwise, 600)):
-    try:
-        train(then, seconds)
-    except RuntimeError as error:
-        print(then.__name__, "ended:", error, flush=True)
-with watchdog.watched():
-    print("another training ended well", flush=True)
-"""
-
-
-@pytest.mark.long
-def test_a_training_ends_with_the_models_error_where_verl_would_go_on(python: Python) -> None:
-    """While it waits, at its end, and where verl itself ends for want of responses; the next one is new."""
-    made = python(DRIVER, RAY_raylet_start_wait_time_s="120")
-    assert made.returncode == 0, made.stderr
-    lines = made.stdout.splitlines()
-    assert lines.count("logged: ValueError") == 3
-    ends = [line for line in lines if "ended: reward_model_score of a response is nan" in line]
-    assert [line.split()[0] for line in ends] == ["wait", "end", "end_otherwise"]
-    assert lines[-1] == "another training ended well"

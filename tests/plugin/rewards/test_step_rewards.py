@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+from test_several_rewards import Ours, Verls
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
@@ -79,13 +80,6 @@ def test_characters_are_found_on_the_token_that_has_their_last_byte(name, data, 
     end = data.draw(st.integers(1, len(decode(ids))))
     found = step_end_tokens({"step_rewards": [1], "step_ends": [end]}, ids, decode)
     assert found == [by_bytes(tokenizer, ids, end)]
-
-
-def test_by_hand():
-    decode = partial(BYTES.decode, skip_special_tokens=True)
-    ids = [*"a漢;".encode(), BYTES.eos_token_id, *b"b"]  # one, three, one byte; a mark; one byte
-    reported = {"step_rewards": [1] * 4, "step_ends": [1, 2, 3, 4]}
-    assert step_end_tokens(reported, ids, decode) == [0, 3, 4, 6]
 
 
 class TestReported:
@@ -157,18 +151,20 @@ def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, Te
 
 
 class TestCollected:
-    def test_rows_without_a_step_and_padding_are_passed_over(self) -> None:
+    def test_rows_without_a_step_and_padding_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         steps = [
             {"steps": [(1.0, 2), (0.5, 5)]},
             {"steps": []},
             {"steps": [(0.0, 1)]},
             {"steps": [(9.0, 99)]},
         ]
-        found = collected_steps(*batch(*steps, padding=1))
+        meta, data = batch(*steps, padding=1)
+        monkeypatch.setattr(trainer, "nested", lambda *_: data)
+        metrics: dict[str, float] = {}
+        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
         assert found.rewards.tolist() == [1.0, 0.5, 0.0]
         assert found.row.tolist() == [0, 0, 2]
         assert found.end.tolist() == [2, 5, 1]
-        metrics = trainer._metrics_of_steps(found, responses=3)
         assert metrics == {
             "critic/step_rewards/mean": 0.5,
             "critic/step_rewards/max": 1.0,
@@ -176,10 +172,13 @@ class TestCollected:
             "critic/step_rewards/per_response": 1.0,
         }
 
-    def test_a_batch_without_a_step(self) -> None:
-        found = collected_steps(*batch({"steps": []}))
+    def test_a_batch_without_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        meta, data = batch({"steps": []})
+        monkeypatch.setattr(trainer, "nested", lambda *_: data)
+        metrics: dict[str, float] = {}
+        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
         assert len(found.rewards) == len(found.row) == 0
-        assert trainer._metrics_of_steps(found, responses=1) == {"critic/step_rewards/per_response": 0.0}
+        assert metrics == {"critic/step_rewards/per_response": 0.0}
 
     def test_steps_that_do_not_fit_name_the_response(self) -> None:
         with pytest.raises(ValueError, match=r"steps of response p_1_0 .* do not fit it: out of range"):
@@ -191,13 +190,17 @@ class TestCollected:
         ):
             collected_steps(*batch({"reward_extra_info": {}}))
 
-    def test_what_the_dump_says_of_each_response(self) -> None:
+    def test_what_the_dump_says_of_each_response(self, monkeypatch: pytest.MonkeyPatch) -> None:
         of_another = {"steps": [(1.0, 0), (0.5, 2)]}  # verl's padding is a copy of a row, of one token
         meta, data = batch({"steps": [(1.0, 0), (0.5, 2)]}, {"steps": []}, of_another, padding=1)
         advantages = [torch.tensor([0.5, 0.25, 0.75]), torch.tensor([9.0]), torch.tensor([9.0])]
         data["advantages"] = torch.nested.as_nested_tensor(advantages, layout=torch.jagged)
         first, second, padding = meta.keys
-        assert trainer._dumped_columns(meta, data) == {
+        monkeypatch.setattr(trainer, "nested", lambda *_: data)
+        dumped: list[Any] = []
+        monkeypatch.setattr(Verls, "_log_rollout_data", lambda self, _batch: dumped.append(self._dumped))
+        Ours("grpo_process")._log_rollout_data(meta)
+        assert dumped[0] == {
             "step_rewards": {first: [1.0, 0.5], second: [], padding: []},
             "step_end_tokens": {first: [0, 2], second: [], padding: []},
             "step_advantages": {first: [0.5, 0.75], second: [], padding: []},

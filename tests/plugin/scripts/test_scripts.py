@@ -15,7 +15,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
 from grpo_verl_ext import preflight
-from grpo_verl_ext.verl_plugin.compose import CompositionError
+from grpo_verl_ext.utils.errors import SettingError
 
 ROOT = Path(__file__).parents[3]
 TRAIN = ROOT / "examples" / "train"
@@ -153,7 +153,7 @@ class TestTrainings:
 
     def test_a_misspelt_algorithm_is_named_by_hydra(self, started: Started) -> None:
         with pytest.raises(
-            CompositionError,
+            SettingError,
             match=r"\+algo is grop; valid are bnpo, cispo, clip_cov, dapo, .* Type: \+algo=grpo",
         ):
             configured(started("gsm8k.sh", ALGO="grop"))

@@ -53,8 +53,8 @@ _Worker = dict[str, Any]
 
 
 def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
-    """Become the server, ask the running one for a fork, or fall back to a normal Python."""
-    worker = {"arguments": [*arguments], "environment": dict(os.environ), "folder": os.getcwd()}
+    """Become the server and its forks, ask the running one for a fork, or fall back to a normal Python."""
+    worker: _Worker = {"arguments": [*arguments], "environment": dict(os.environ), "folder": os.getcwd()}
     # Each message is received whole, with the streams that were sent with it.
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -73,7 +73,19 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
         os.execv(sys.executable, [sys.executable, *arguments])
     listener.listen(128)
     import_all(modules)
-    _run(_serve(listener, worker))
+    worker = _serve(listener, worker)  # from here on this process is a fork, which becomes the worker
+    import numpy as np
+    import torch
+
+    os.environ.clear()
+    os.environ.update(worker["environment"])
+    os.chdir(worker["folder"])
+    sys.argv[:] = worker["arguments"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    # Both are set at import, so a fork must set them again; else all forks would draw the same numbers.
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+    np.random.seed()
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def import_all(modules: Sequence[str]) -> None:
@@ -187,22 +199,6 @@ def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
         for stream in streams:
             os.close(stream)
     return None
-
-
-def _run(worker: _Worker) -> None:
-    """Turn this process, a fork, into the worker."""
-    import numpy as np
-    import torch
-
-    os.environ.clear()
-    os.environ.update(worker["environment"])
-    os.chdir(worker["folder"])
-    sys.argv[:] = worker["arguments"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
-    # Both are set at import, so a fork must set them again; else all forks would draw the same numbers.
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
-    np.random.seed()
-    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
