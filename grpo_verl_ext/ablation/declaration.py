@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal, get_args
@@ -101,18 +101,9 @@ class Comparison:
     weights: dict[str, int]
     """Variant → how often its number is added; negative: taken away; 0: it is compared with itself."""
     number: float | None = None
-    """Taken away as well."""
+    """Taken away as well; the rest is expected to be higher or lower than 0."""
     measure: Measure | None = None
     """None: the primary's."""
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """All variants that take part."""
-        return (*self.weights,)
-
-    def difference(self, values: Mapping[str, float]) -> float:
-        """The number that is expected to be higher or lower than 0, from the number of each variant."""
-        return sum(times * values[name] for name, times in self.weights.items()) - (self.number or 0.0)
 
 
 @dataclass(kw_only=True)
@@ -154,11 +145,6 @@ class Declaration(Document):
         return found
 
     @property
-    def variants(self) -> list[str]:
-        """Names of the variants."""
-        return list(self.overrides)
-
-    @property
     def base_variant(self) -> str:
         """The variant of ``baseline``."""
         return "-".join(self.baseline)
@@ -193,7 +179,7 @@ class Declaration(Document):
     @property
     def compared(self) -> list[str]:
         """Variants that take part in a comparison."""
-        return list(dict.fromkeys(name for each in self.comparisons for name in each.variants))
+        return list(dict.fromkeys(name for each in self.comparisons for name in each.weights))
 
     @property
     def spread_factor(self) -> float:
@@ -217,7 +203,7 @@ def contradictions(grid: Declaration) -> Iterator[str]:
     claims, seeds, control = bool(grid.expect), len(grid.seeds), grid.control
     for key in ("primary", "margin", "checks", "starts"):
         if getattr(grid, key) and not (claims if key == "starts" else grid.is_declared):
-            another = next((name for name in grid.variants if name != grid.base_variant), "<variant>")
+            another = next((name for name in grid.overrides if name != grid.base_variant), "<variant>")
             line = f"'expect=[{{variant: {another}, is: higher}}]'"
             yield f"{key} is given, but expect is empty: nothing is claimed. Type: {line}, or remove {key}"
     measures = f"a metric and one of {', '.join(get_args(Measure))}"
@@ -251,12 +237,12 @@ _CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folde
 def _wrong_comparisons(grid: Declaration) -> Iterator[str]:
     found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
     found |= {"control": grid.own_control} if grid.own_control else {}
-    named = {key: [*each.variants] for key, each in found.items()}
+    named = {key: [*each.weights] for key, each in found.items()}
     named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
     for key, names in named.items():
         for name in names:
-            if name not in grid.variants:
-                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.variants)}. Write one"
+            if name not in grid.overrides:
+                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
     for key, comparison in found.items():
         if 0 in comparison.weights.values():
             yield (

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import DictConfig
 from rich.live import Live
 from rich.text import Text
 
+from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, keep_grid
 from grpo_verl_ext.ablation.state import (
     FAILURE,
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from grpo_verl_ext.ablation.ray_jobs import RayCluster
 
 _POLL_SECONDS = 1.0
-_InputsOf = Callable[[GridRun], Mapping[str, str]]
 
 
 def go(
@@ -43,14 +44,14 @@ def go(
     *,
     retry_failed: bool,
     cluster: RayCluster | None = None,
-    inputs_of: _InputsOf = lambda _: {},
+    configs: Mapping[str, DictConfig] | None = None,
 ) -> None:
     """Keep the grid in its folder, and train those of its runs that are to do.
 
     Args:
         live: its console gets a line where a run begins and ends; it shows the last step.
         cluster: None: on this machine, one after the other.
-        inputs_of: SHA-256 of the model and the data of a run, for its record.
+        configs: verl's configuration of each run, whose record has the hashes of the files that it names.
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,8 +77,8 @@ def go(
                 run = waiting.popleft()
                 if settings.is_declared and not jobs[run.name]:
                     _check_clean()
-                    _check_resumed(run, inputs_of)
-                at_work.append(_attempt(run, live, cluster, inputs_of))
+                    _check_resumed(run, configs)
+                at_work.append(_attempt(run, live, cluster, configs))
             at_work = [attempt for attempt in at_work if next(attempt, False)]
             time.sleep(_POLL_SECONDS if at_work else 0)
 
@@ -112,7 +113,7 @@ def check_records(runs: Sequence[GridRun]) -> None:
             )
 
 
-def _check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
+def _check_resumed(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
     """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
 
     Two commits with changes are never known to be the same. A run without a step begins anew.
@@ -120,7 +121,7 @@ def _check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
     record = read_record(run)
     if record is None or not (record.inputs and status_of(run).has_steps):
         return
-    now = _made_with(inputs_of(run))
+    now = _made_with(run, configs)
     words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
     for name, word in words.items():
         was = getattr(record, name)
@@ -131,12 +132,14 @@ def _check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
             )
 
 
-def _made_with(inputs: Mapping[str, str]) -> dict[str, Any]:
+def _made_with(run: GridRun, configs: Mapping[str, DictConfig] | None) -> dict[str, Any]:
     now = {"git_revision": git_revision(), "versions": versions(), "machine": machine()}
-    return {**now, "inputs": dict(inputs)}
+    return {**now, "inputs": checks.inputs_of(configs[run.name]) if configs else {}}
 
 
-def _attempt(run: GridRun, live: Live, cluster: RayCluster | None, inputs_of: _InputsOf) -> Iterator[bool]:
+def _attempt(
+    run: GridRun, live: Live, cluster: RayCluster | None, configs: Mapping[str, DictConfig] | None
+) -> Iterator[bool]:
     """Train one run, and note in its folder what it is made with, when it ended, and why it failed.
 
     Yields True while it runs. Neither its failure nor a file that cannot be written ends the others.
@@ -151,7 +154,7 @@ def _attempt(run: GridRun, live: Live, cluster: RayCluster | None, inputs_of: _I
         training.folder.mkdir(parents=True, exist_ok=True)  # it has begun, before its files are hashed
         failure.unlink(missing_ok=True)
         # a cluster has packages, files and processors of its own
-        made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(inputs_of(run))
+        made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(run, configs)
         content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
         write_record(run, {**content, "steps": training.steps, **made_with, "began": utc_now()})
         live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")

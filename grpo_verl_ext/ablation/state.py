@@ -167,7 +167,7 @@ def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSetti
         if run in known and settings.is_declared and str(known[run].git_revision).endswith(CHANGED):
             reasons.append(f"its sources differed from their commit ({known[run].git_revision})")
         found[run] = "; ".join([*reasons, *_unlike(run, settings.base_variant, known, settings)])
-    compared = [each.variants for each in (*settings.comparisons, settings.own_control) if each]
+    compared = [each.weights for each in (*settings.comparisons, settings.own_control) if each]
     pairs = [pair for variants in compared for pair in combinations(variants, 2)]
     for (one, other), seed in product(pairs, settings.seeds):
         if found.get((one, seed)) == found.get((other, seed)) == "":

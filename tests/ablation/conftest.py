@@ -114,7 +114,6 @@ def declared(tmp_path: Path) -> Report:
         )
     return Report(
         results=gathered(settings, [(run, metrics) for run in runs]),
-        rows=[],
         costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
         missing=[],
         warnings=[],

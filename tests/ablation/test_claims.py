@@ -22,6 +22,7 @@ from grpo_verl_ext.ablation.declaration import (
     VariantPair,
 )
 from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
+from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.report import Report, report_of
 from grpo_verl_ext.ablation.table import read_results, read_table, write_table
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, control_of
@@ -91,7 +92,12 @@ class TestNumbers:
         (found,) = grid({"a": around(0.03)}, expect=[Expectation("a", "higher")]).verdicts
         wanted = stats.ttest_1samp(around(0.03), 0.0)
         low, high = wanted.confidence_interval(0.96)
-        assert (found.variant, found.against, found.expected, found.starts) == ("a", "base", "higher", 8)
+        assert (found.variant, found.against, found.expected, len(found.by_seed)) == (
+            "a",
+            "base",
+            "higher",
+            8,
+        )
         assert found.difference == pytest.approx(0.03, rel=1e-9)
         assert (found.low, found.high) == (pytest.approx(low, rel=1e-9), pytest.approx(high, rel=1e-9))
         assert found.p == found.adjusted_p == pytest.approx(wanted.pvalue, rel=1e-9)
@@ -122,7 +128,7 @@ class TestNumbers:
         values = [level + other for level, other in zip(LEVEL, around(0.03), strict=True)]
         (found,) = grid({"a": around(0.03)}, expect=[Expectation("a", "higher", 0.3)]).verdicts
         wanted = stats.ttest_1samp(values, 0.3)
-        assert (found.variant, found.against, found.starts) == ("a", "0.3", 8)
+        assert (found.variant, found.against, len(found.by_seed)) == ("a", "0.3", 8)
         assert found.difference == pytest.approx(np.mean(values) - 0.3, rel=1e-9)
         assert found.p == pytest.approx(wanted.pvalue, rel=1e-9)
         assert found.sentence.startswith("a − 0.3, final of acc, 8 starts: +0.186 (")
@@ -213,7 +219,7 @@ class TestUndecidedWithAReason:
     @pytest.mark.parametrize("count", [0, 1, 2])
     def test_fewer_than_three_starts(self, grid: Grid, count: int) -> None:
         (found,) = grid({"a": around(0.03)[:count]}, expect=[Expectation("a", "higher")]).verdicts
-        assert (found.outcome, found.starts) == (VerdictOutcome.UNDECIDED, count)
+        assert (found.outcome, len(found.by_seed)) == (VerdictOutcome.UNDECIDED, count)
         assert (found.p, found.low) == (None, None)
         assert found.sentence.endswith(": undecided; fewer than 3 starts are finished by both")
         assert f", {count} start{'' if count == 1 else 's'}: " in found.sentence
@@ -233,7 +239,7 @@ class TestUndecidedWithAReason:
         values = around(0.03)
         values[2] = math.nan
         (found,) = grid({"a": values}, expect=[Expectation("a", "higher")]).verdicts
-        assert (found.outcome, found.difference, found.starts) == (VerdictOutcome.UNDECIDED, None, 8)
+        assert (found.outcome, found.difference, len(found.by_seed)) == (VerdictOutcome.UNDECIDED, None, 8)
         assert found.sentence.endswith("8 starts: undecided; a value is NaN with seed 3")
 
 
@@ -395,7 +401,7 @@ class TestAnalysis:
         analysis = grid(
             {"a": around(0.06)}, expect=[Expectation("a", "higher")], primary=Primary("clip", "second_half")
         )
-        assert {(row["metric"], row["measure"]) for row in analysis.rows} == {
+        assert {(row["metric"], row["measure"]) for row in report_rows(analysis.results)} == {
             ("clip", "second_half"), ("acc", "final"), ("acc", "best"), ("acc", "area")
         }  # fmt: skip
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration import Control, Expectation, Primary
-from grpo_verl_ext.ablation.grid import read_kept_grid
-from grpo_verl_ext.ablation.report import report_of
+from grpo_verl_ext.ablation.grid import read_kept_grid, runs_of
+from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
 
@@ -45,9 +45,8 @@ def grid(grid_of: Any, leave: Any, *, of: dict[tuple[str, int], dict[str, Any]],
 
 
 def overrides_of(folder: Path) -> list[str]:
-    _, runs = read_kept_grid(folder.parents[1])
-    (found,) = (run.training.overrides for run in runs if run.training.folder == folder)
-    return list(found)
+    runs = runs_of(read_kept_grid(folder.parents[1]))
+    return next(list(run.training.overrides) for run in runs if run.training.folder == folder)
 
 
 def test_runs_that_fit_are_all_compared(grid_of, leave, tmp_path: Path) -> None:
@@ -82,12 +81,8 @@ def test_one_is_named_and_left_out(grid_of, leave, tmp_path: Path, change: dict[
     grid(grid_of, leave, of={("other", 2): change})
     results = read_results(tmp_path)
     assert results.left_out == {("other", 2): why}
-    assert results.seeds_of("other") == [1, 3]
-    (other,) = (
-        row for row in report_of(results).rows if (row["variant"], row["measure"]) == ("other", "final")
-    )
-    assert other["seeds"] == 2
-    assert other["mean"] == (1 + 3) / 2 + len("other")
+    rows = {(row["variant"], row["measure"]): row for row in report_rows(results)}
+    assert rows["other", "final"]["by_seed"] == {seed: seed + len("other") for seed in (1, 3)}
     printed = " ".join(CliRunner().invoke(app, ["ablate", "report", str(tmp_path)]).output.split())
     assert f"other/seed-2 is left out: {why}. To train it again, move its folder away" in printed
 

@@ -7,8 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from grpo_verl_ext.ablation.measures import curves_by_variant
-from grpo_verl_ext.ablation.page import forest
-from grpo_verl_ext.ablation.report import Report, report_of
+from grpo_verl_ext.ablation.report import Report, forest, report_of
 from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
@@ -79,8 +78,7 @@ def test_the_band_is_the_margin(declared: Report) -> None:
     analysis = dataclasses.replace(declared, results=dataclasses.replace(declared.results, settings=without))
     assert not drawn(analysis).patches
     # Without verdicts another number may be drawn than the primary, in whose units the margin is.
-    rows = report_of(declared.results).rows
-    assert not drawn(dataclasses.replace(declared, verdicts=[], rows=rows)).patches
+    assert not drawn(dataclasses.replace(declared, verdicts=[])).patches
 
 
 def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Results) -> None:

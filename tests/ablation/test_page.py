@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
-from grpo_verl_ext.ablation.grid import read_kept_grid
-from grpo_verl_ext.ablation.page import COLOURS, visible, write_page
-from grpo_verl_ext.ablation.report import Report, report_of
+from grpo_verl_ext.ablation.grid import read_kept_grid, runs_of
+from grpo_verl_ext.ablation.report import COLOURS, Report, report_of, visible, write_page
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome
 
@@ -31,8 +30,8 @@ def folder(tmp_path: Path, grid_of, leave) -> Path:
     for variant, seed, last in (("base", 1, 2), ("other", 1, 2), ("base", 2, 2), ("other", 2, 1)):
         metrics = {step: {"val/<acc>": step / 4 + seed / 10} for step in range(last + 1)}
         run = leave(variant, seed, metrics)
-        (of_grid,) = (each for each in read_kept_grid(tmp_path)[1] if each.name == f"{variant}/seed-{seed}")
-        overrides = list(of_grid.training.overrides)
+        kept = runs_of(read_kept_grid(tmp_path))
+        (overrides,) = (each.training.overrides for each in kept if each.name == f"{variant}/seed-{seed}")
         record = {
             "overrides": overrides,
             "steps": 2,

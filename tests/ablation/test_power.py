@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.power import (
+from grpo_verl_ext.ablation.measures import (
     MANY,
     difference_sd,
-    extended_starts,
     power,
     smallest_effect,
     starts_needed,
@@ -77,7 +76,7 @@ class TestStarts:
         if math.isfinite(sd) and 8 < wanted < 16:
             pairs = TTestPower().solve_power(effect_size=0.05 / sd, alpha=0.04, power=0.8)
             assert math.ceil(pairs) == wanted
-        assert extended_starts(0.05, sd, 0.04, first=8, most=16) == wanted
+        assert starts_needed(0.05, sd, 0.04, first=8, most=16) == wanted
 
 
 class TestDifferenceSd:

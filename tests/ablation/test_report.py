@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.measures import costs_of, report_rows
-from grpo_verl_ext.ablation.page import forest
-from grpo_verl_ext.ablation.report import Report, report_of, write_files
+from grpo_verl_ext.ablation.report import Report, forest, report_of, write_files
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import RunResult, gathered, read_results
 from grpo_verl_ext.cli import app

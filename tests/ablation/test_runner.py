@@ -1,5 +1,6 @@
 """Test the runner: finished runs are not repeated; a failed one is named and does not stop the others."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from omegaconf import OmegaConf
 
 from grpo_verl_ext.ablation import run as runner
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings
@@ -146,12 +148,14 @@ def test_a_run_whose_metrics_are_corrupt_ends_no_other(settings, tmp_path, grid,
 
 def test_each_run_records_what_it_was_made_with(settings, tmp_path, grid, verl) -> None:
     before = datetime.now(timezone.utc).replace(microsecond=0)
-    go(settings, grid, Heard(), retry_failed=False, inputs_of=lambda run: {"data.train_files": run.name})
+    (tmp_path / "train").write_bytes(b"abc")
+    config = OmegaConf.create({"data": {"train_files": str(tmp_path / "train")}})
+    go(settings, grid, Heard(), retry_failed=False, configs={run.name: config for run in grid})
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert (record["variant"], record["seed"]) == ("a", 1)
     assert (record["overrides"], record["steps"]) == (["+algo=a"], 2)
     assert {"verl", "torch", "grpo-verl-ext"} <= record["versions"].keys()
-    assert record["inputs"] == {"data.train_files": "a/seed-1"}
+    assert record["inputs"] == {"data.train_files": hashlib.sha256(b"abc").hexdigest()}
     assert f"{os.cpu_count()} cores" in record["machine"]
     began, ended = (datetime.fromisoformat(record[name]) for name in ("began", "ended"))
     assert before <= began <= ended <= datetime.now(timezone.utc)

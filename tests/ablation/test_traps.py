@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.cli import app
@@ -44,7 +45,9 @@ class TestAFinalValueIsOfTheLastStep:
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
         leave("b", 2, {step: {"acc": curve[step]} if step in curve else {} for step in (1, 2)})
         analysis = report_of(read_results(tmp_path))
-        assert all(row["by_seed"].keys() == {1} for row in analysis.rows if row["variant"] == "b")
+        assert all(
+            row["by_seed"].keys() == {1} for row in report_rows(analysis.results) if row["variant"] == "b"
+        )
         (missing,) = analysis.missing
         assert missing.startswith(why)
 
@@ -57,7 +60,9 @@ class TestAFinalValueIsOfTheLastStep:
             leave(variant, seed, {0: {"acc": 0.2}, 2: {"acc": 0.4}})
         leave("b", 2, {0: {"acc": 0.2}, 1: {"acc": 0.9}, 2: {"acc": 0.4}})
         analysis = report_of(read_results(tmp_path))
-        values = {row["measure"]: row["by_seed"] for row in analysis.rows if row["variant"] == "b"}
+        values = {
+            row["measure"]: row["by_seed"] for row in report_rows(analysis.results) if row["variant"] == "b"
+        }
         assert values["area"] == pytest.approx({1: 0.3, 2: 0.3})
         assert values["best"] == {1: 0.4, 2: 0.4}
         assert analysis.missing == []

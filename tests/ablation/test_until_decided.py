@@ -111,7 +111,7 @@ def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, 
     analysis = report_of(read_results(tmp_path / "out"))
     said = [each.sentence for each in [*analysis.verdicts, *analysis.checks]]
     assert sentences(finished.output) == said
-    assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
+    assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
     assert analysis.warnings == []
 
 
@@ -146,7 +146,7 @@ def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, t
     assert len(verl.trained) == 4 * 8
     analysis = report_of(read_results(tmp_path / "out"))
     assert [each.sentence for each in [*analysis.verdicts, *analysis.checks]] == before
-    assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
+    assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
     assert analysis.warnings == [
         f"the declared rule asks for {wanted} starts: {8 - wanted} more are finished and not used"
     ]
