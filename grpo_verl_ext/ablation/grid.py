@@ -124,7 +124,7 @@ def _faults(settings: GridSettings) -> Iterator[str]:
 
 
 def keep_grid(settings: GridSettings) -> None:
-    """Write the grid, with the seeds of the runs begun there, into its folder; a declared one's start is noted."""
+    """Write the grid into its folder, with the seeds of the runs begun there, and note a declared one's start."""
     folder, earlier = Path(settings.folder), check_unchanged(settings)
     if earlier is None and settings.is_declared:
         noted = [*read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
