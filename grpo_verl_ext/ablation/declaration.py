@@ -1,4 +1,4 @@
-"""What a grid claims before its first run: the primary number, the comparisons, the margin and the checks."""
+"""The keys of a grid file, and what it claims before its first run: comparisons, margin, checks, control."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Comparison:
 
 
 @dataclass(kw_only=True)
-class Declaration(Document):
-    """The keys of a grid that its declaration is made of."""
+class GridSettings(Document):
+    """The keys of a grid file. With ``expect`` or ``control`` it is declared, and otherwise exploratory."""
 
     axes: Annotated[dict[str, Annotated[dict[str, list[str]], Field(min_length=1)]], Field(min_length=1)]
     """Axis → label → overrides. Axes are crossed; overrides that belong together share a label."""
@@ -130,6 +130,18 @@ class Declaration(Document):
     """Manipulation checks."""
     control: Control | None = None
     """Positive control."""
+    folder: str
+    """Folder of the results, with a folder per run."""
+    steps: Annotated[int, Field(ge=1)]
+    """Training steps of every run."""
+    base: list[str]
+    """verl overrides that all runs share."""
+    seed_overrides: list[str] = field(
+        default_factory=lambda: ["data.seed={seed}", "++actor_rollout_ref.rollout.seed={seed}"]
+    )
+    """Overrides that depend on the seed, the same for all variants, so that runs are paired by seed."""
+    metrics: Annotated[list[str], Field(min_length=1)]
+    """Names of verl's metrics to compare, the most important first."""
 
     @property
     def is_declared(self) -> bool:
@@ -197,8 +209,12 @@ class Declaration(Document):
         """The seeds that verdicts may use: the first ``starts.most``."""
         return self.seeds if self.starts is None else self.seeds[: self.starts.most]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values without the folder, which may be moved."""
+        return {key: value for key, value in as_plain(self).items() if key != "folder"}
 
-def contradictions(grid: Declaration) -> Iterator[str]:
+
+def contradictions(grid: GridSettings) -> Iterator[str]:
     """Name what a declaration lacks, and what in it does not fit the grid, with what to type."""
     claims, seeds, control = bool(grid.expect), len(grid.seeds), grid.control
     for key in ("primary", "margin", "checks", "starts"):
@@ -234,7 +250,7 @@ def contradictions(grid: Declaration) -> Iterator[str]:
 _CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folder of a grid with a control>}'"
 
 
-def _wrong_comparisons(grid: Declaration) -> Iterator[str]:
+def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
     found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
     found |= {"control": grid.own_control} if grid.own_control else {}
     named = {key: [*each.weights] for key, each in found.items()}

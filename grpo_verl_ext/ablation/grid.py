@@ -1,4 +1,4 @@
-"""The grid file of ``grpo-verl-ext ablate``, the runs that it describes, and what its folder keeps of it.
+"""The runs that a grid file of ``grpo-verl-ext ablate`` describes, and what their folder keeps of it.
 
 A declaration cannot change once a run has begun, not even when the records of its runs are removed: each
 beginning is noted in ``<folder>.beginnings.json``, beside the folder.
@@ -10,14 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import Field
-
-from grpo_verl_ext.ablation.declaration import Declaration, contradictions
+from grpo_verl_ext.ablation.declaration import GridSettings, contradictions
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_json, read_yaml
@@ -31,28 +29,6 @@ _ELSEWHERE = "type folder=<another>"
 
 class AblationError(ValueError):
     """The grid, or its folder, cannot be used; the message says what to type."""
-
-
-@dataclass(kw_only=True)
-class GridSettings(Declaration):
-    """The keys of a grid file."""
-
-    folder: str
-    """Folder of the results, with a folder per run."""
-    steps: Annotated[int, Field(ge=1)]
-    """Training steps of every run."""
-    base: list[str]
-    """verl overrides that all runs share."""
-    seed_overrides: list[str] = field(
-        default_factory=lambda: ["data.seed={seed}", "++actor_rollout_ref.rollout.seed={seed}"]
-    )
-    """Overrides that depend on the seed, the same for all variants, so that runs are paired by seed."""
-    metrics: Annotated[list[str], Field(min_length=1)]
-    """Names of verl's metrics to compare, the most important first."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values without the folder, which may be moved."""
-        return {key: value for key, value in as_plain(self).items() if key != "folder"}
 
 
 @dataclass
@@ -124,7 +100,7 @@ def _faults(settings: GridSettings) -> Iterator[str]:
 
 
 def keep_grid(settings: GridSettings) -> None:
-    """Write the grid into its folder, with the seeds of the runs begun there, and note a declared one's start."""
+    """Write the grid with the seeds of the runs begun there into its folder; note a declared one's beginning."""
     folder, earlier = Path(settings.folder), check_unchanged(settings)
     if earlier is None and settings.is_declared:
         noted = [*read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]

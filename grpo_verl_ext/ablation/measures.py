@@ -5,7 +5,7 @@ it gives the same number of starts after a kill.
 
 Of the power, ``alpha`` is the two-sided level of one comparison. Of several under Holm's rule, the one with
 the smallest p is tested at the declared level / number of comparisons and the others at more. The power is
-that of this first level (`Declaration.level`): it holds for each comparison whatever the others show, and is
+that of this first level (`GridSettings.level`): it holds for each comparison whatever the others show, and is
 understated when others are shown.
 """
 

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, keep_grid
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, keep_grid
 from grpo_verl_ext.ablation.state import (
     FAILURE,
     NOTE,

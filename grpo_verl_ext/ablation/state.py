@@ -9,7 +9,8 @@ from enum import Enum
 from itertools import combinations, product
 from pathlib import Path
 
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_if_there, runs_of
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import GridRun, read_if_there, runs_of
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import Document
@@ -83,11 +84,6 @@ class RunStatus:
     metrics: Metrics
     reason: str | None = None
     """Why the run failed, or what cannot be read."""
-
-    @property
-    def step(self) -> int:
-        """The last logged step; 0 before the first."""
-        return max(self.metrics, default=0)
 
     @property
     def step_seconds(self) -> list[float]:

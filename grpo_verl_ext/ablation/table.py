@@ -12,11 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import (
     GRID,
     AblationError,
     Beginning,
-    GridSettings,
     read_beginnings,
     read_kept,
     read_kept_grid,

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.declaration import Starts
-from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, GridSettings, check_unchanged, runs_of
+from grpo_verl_ext.ablation.declaration import GridSettings, Starts
+from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unchanged, runs_of
 from grpo_verl_ext.ablation.measures import (
     MANY,
     POWER,
@@ -63,7 +63,7 @@ def print_plan(
     seconds = [second for status in statuses for second in status.step_seconds]
     time = "time unknown before the first step"
     if seconds:  # of steps, without the start of Ray, actor and rollout
-        steps = sum(settings.steps - status.step for status in left)
+        steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
         time = f"about {steps * mean(seconds) / 60:.0f} min of steps"
     console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
     _print_power(console, settings, pilot)
@@ -230,7 +230,7 @@ def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[
         values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
         shown.add_row(
             *(status.run.variant, str(status.run.seed), status.state.value),
-            f"{status.step}/{status.run.training.steps}",
+            f"{max(status.metrics, default=0)}/{status.run.training.steps}",
             f"{values[-1]:.3f}" if values else "–",
             f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–",
         )

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, Primary
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
+from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Primary
+from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.measures import (
     MANY,
     POWER,
