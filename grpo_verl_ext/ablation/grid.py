@@ -100,11 +100,12 @@ def _faults(settings: GridSettings) -> Iterator[str]:
 
 
 def keep_grid(settings: GridSettings) -> None:
-    """Write the grid with the seeds of the runs begun there into its folder; note a declared one's beginning."""
+    """Write the grid, with the seeds of the runs begun there, into its folder; note its beginning."""
     folder, earlier = Path(settings.folder), check_unchanged(settings)
     if earlier is None and settings.is_declared:
         noted = [*read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
-        write_whole(_beginnings_file(folder), json.dumps([as_plain(each) for each in noted], indent=2) + "\n")
+        text = json.dumps([as_plain(each) for each in noted], indent=2) + "\n"
+        write_whole(Path(f"{folder.resolve()}.beginnings.json"), text)
     folder.mkdir(parents=True, exist_ok=True)
     seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
     kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
@@ -173,11 +174,8 @@ class Beginning(Document):
 
 def read_beginnings(folder: Path) -> list[Beginning]:
     """Read what `keep_grid` noted beside the folder, the first beginning first."""
-    return read_if_there(_beginnings_file(folder), list[Beginning], "a list of when the grid was begun") or []
-
-
-def _beginnings_file(folder: Path) -> Path:
-    return folder.resolve().with_name(f"{folder.resolve().name}.beginnings.json")
+    file = Path(f"{folder.resolve()}.beginnings.json")
+    return read_if_there(file, list[Beginning], "a list of when the grid was begun") or []
 
 
 def read_if_there(file: Path, kind: type[_Kind], what: str, then: str = _ELSEWHERE) -> _Kind | None:

@@ -1,12 +1,8 @@
 """Numbers of curves, differences of variants paired by seed with intervals and tests, and their power.
 
-``ablate run --until-decided`` extends a grid once by a rule that reads nothing but the finished runs, so that
-it gives the same number of starts after a kill.
-
 Of the power, ``alpha`` is the two-sided level of one comparison. Of several under Holm's rule, the one with
-the smallest p is tested at the declared level / number of comparisons and the others at more. The power is
-that of this first level (`GridSettings.level`): it holds for each comparison whatever the others show, and is
-understated when others are shown.
+the smallest p is tested at the declared level / number of comparisons, `GridSettings.level`, and the others
+at more: the power holds for each whatever the others show, and is understated when others are shown.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import integrate, special, stats
+from scipy import integrate, optimize, special, stats
 
 from grpo_verl_ext.ablation.declaration import FEWEST, Primary
 from grpo_verl_ext.ablation.state import STEP_SECONDS
@@ -163,16 +159,6 @@ def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.isnan(p_values), np.nan, adjusted)
 
 
-def curves_by_variant(results: Results, metric: str) -> dict[str, pd.DataFrame]:
-    """Variant, the baseline first → its curves by seed, at the steps that all of them have."""
-    found, curves = {}, curves_of(results, metric)
-    for variant in results.variants:
-        own = {seed: curve for (name, seed), curve in curves.items() if name == variant}
-        if own and len(shared := pd.concat(own, axis=1, join="inner")):
-            found[variant] = shared
-    return found
-
-
 def report_rows(results: Results) -> list[dict[str, Any]]:
     """One for each metric, measure and variant that has finished runs with the metric, as plain values.
 
@@ -239,23 +225,19 @@ def power(difference: float, sd: float, starts: int, alpha: float) -> float:
     """Probability that the two-sided paired t-test finds a true difference with its sign.
 
     P(T > t_{1−α/2, n−1}), T noncentral t with n − 1 degrees of freedom and noncentrality √n·|difference|/sd.
-
-    Args:
-        sd: standard deviation of the paired differences.
+    ``sd`` is the standard deviation of the paired differences.
     """
-    from statsmodels.stats.power import TTestPower
-
-    found = TTestPower().power(abs(difference) / sd, starts, alpha / 2, alternative="larger") if sd else 1.0
-    # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1.
-    return 1.0 if math.isnan(found) else float(found)
+    if sd == 0:
+        return 1.0
+    critical, noncentrality = stats.t.isf(alpha / 2, starts - 1), math.sqrt(starts) * abs(difference) / sd
+    found = float(stats.nct.sf(critical, starts - 1, noncentrality))
+    # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1
+    return 1.0 if math.isnan(found) else found
 
 
 def smallest_effect(starts: int, alpha: float) -> float:
     """The difference that the starts find with probability `POWER`, over the standard deviation."""
-    from statsmodels.stats.power import TTestPower
-
-    # Two-sided, statsmodels ends at wrong values for few starts, where the other tail of scipy's t is NaN.
-    return float(TTestPower().solve_power(nobs=starts, alpha=alpha / 2, power=POWER, alternative="larger"))
+    return float(optimize.brentq(lambda effect: power(effect, 1.0, starts, alpha) - POWER, 0.0, 1e3))
 
 
 def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWEST, most: int = MANY) -> int:
@@ -263,17 +245,8 @@ def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWES
 
     An ``sd`` of NaN, not known, takes ``most``.
     """
-    from statsmodels.stats.power import TTestPower
-
-    if math.isnan(sd):
-        return most
-    if power(difference, sd, first, alpha) >= POWER:
-        return first
-    if power(difference, sd, most, alpha) < POWER:
-        return most
-    effect = abs(difference) / sd
-    starts = TTestPower().solve_power(effect, alpha=alpha / 2, power=POWER, alternative="larger")
-    return math.ceil(float(starts))
+    candidates = () if math.isnan(sd) else range(first, most)
+    return next((starts for starts in candidates if power(difference, sd, starts, alpha) >= POWER), most)
 
 
 def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -322,7 +295,8 @@ def seeds_by_rule(results: Results) -> list[int]:
     """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
 
     ``starts.first`` of them until these are finished; then what ``margin`` takes at 80 %, at most
-    ``starts.most``, by a spread that is blind to the means. Without ``starts``, all.
+    ``starts.most``, by a spread that is blind to the means. Without ``starts``, all. Nothing but the finished
+    runs is read, so that the number is the same after a kill.
     """
     declared = results.settings
     if declared.starts is None:

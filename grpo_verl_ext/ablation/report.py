@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -23,7 +24,6 @@ from grpo_verl_ext.ablation.measures import (
     Paired,
     compare,
     costs_of,
-    curves_by_variant,
     curves_of,
     finished_starts,
     interval,
@@ -211,13 +211,6 @@ def write_files(report: Report, folder: Path) -> list[Path]:
         **{"rows": report_rows(report.results), "costs": report.costs},
     }
     write_whole(folder / "report.json", numbers_as_text(content))
-    write_whole(folder / "report.md", _as_markdown(report))
-    written = write_table(report.results, folder / TABLE)
-    return [folder / "report.json", folder / "report.md", written]
-
-
-def _as_markdown(report: Report) -> str:
-    """What is missing, the statements, the differences of an exploratory grid, tables, warnings."""
     said = [f"**{label}**: {sentence}" for label, sentence in report.statements]
     parts = ["\n".join(f"- {line}" for line in lines) for lines in (report.missing, said, report.exploratory)]
     for title, columns, lines in report.tables:
@@ -227,7 +220,8 @@ def _as_markdown(report: Report) -> str:
         )
         parts.append("\n".join([f"### {title}", "", head, "|" + "---|" * len(columns), *rows]))
     parts.append("\n".join(f"- {line}" for line in report.warnings))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    write_whole(folder / "report.md", "\n\n".join(part for part in parts if part) + "\n")
+    return [folder / "report.json", folder / "report.md", write_table(report.results, folder / TABLE)]
 
 
 def write_page(report: Report, folder: Path) -> Path:
@@ -264,7 +258,7 @@ def write_page(report: Report, folder: Path) -> Path:
         finished=len(results.compared),
         forest=_picture(forest(report)),
         level=1 - settings.alpha if report.verdicts else CONFIDENCE,
-        curves={metric: _picture(_curves(report, metric)) for metric in learnt},
+        curves={metric: _picture(learning_curves(report, metric)) for metric in learnt},
         legend=legend,
     )
     write_whole(folder / "report.html", page)
@@ -278,12 +272,16 @@ def visible(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
 
 
-def _curves(report: Report, metric: str) -> Figure | None:
+def learning_curves(report: Report, metric: str) -> Figure | None:
     """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without a curve.
 
     The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
     """
-    curves = curves_by_variant(report.results, metric)
+    found, curves = curves_of(report.results, metric), {}
+    for variant in report.results.variants:
+        own = {seed: curve for (name, seed), curve in found.items() if name == variant}
+        if own and len(shared := pd.concat(own, axis=1, join="inner")):
+            curves[variant] = shared  # at the steps that all seeds have
     figure = Figure(figsize=(4.6, 3.4), layout="constrained")  # inches; readable on a phone
     axes = figure.subplots()
     looks_of = {name: looks(number) for number, name in enumerate(report.results.variants)}

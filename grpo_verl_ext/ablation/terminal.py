@@ -16,7 +16,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.declaration import GridSettings, Starts
 from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unchanged, runs_of
 from grpo_verl_ext.ablation.measures import (
@@ -33,7 +32,7 @@ from grpo_verl_ext.ablation.measures import (
     values_of,
 )
 from grpo_verl_ext.ablation.report import COLOURS, report_of, write_files, write_page
-from grpo_verl_ext.ablation.run import check_records, go
+from grpo_verl_ext.ablation.run import Plugin, check_records, check_runs, compose_runs, go
 from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, noted_job, status_of
 from grpo_verl_ext.ablation.table import read_any, read_results
 from grpo_verl_ext.ablation.verdicts import control_of, figures
@@ -47,7 +46,7 @@ _WIDTH = 120
 
 def print_plan(
     settings: GridSettings,
-    plugin: checks.Plugin,
+    plugin: Plugin,
     *,
     retry_failed: bool,
     command: str,
@@ -55,7 +54,7 @@ def print_plan(
 ) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
-    checks.compose_runs(runs, plugin)
+    compose_runs(runs, plugin)
     check_records(runs)
     check_unchanged(settings)
     statuses = _print_runs(console, runs, settings.metrics[0])
@@ -72,7 +71,7 @@ def print_plan(
 
 def run_grid(
     settings: GridSettings,
-    plugin: checks.Plugin,
+    plugin: Plugin,
     *,
     retry_failed: bool,
     ray_address: str | None = None,
@@ -94,9 +93,9 @@ def run_grid(
         valid = "valid is 1, for each run has the machine to itself. Type: --ray-address http://HOST:8265"
         raise AblationError(f"--jobs is {jobs}; without a cluster {valid}")
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[: starts and starts.most]]
-    configs = checks.compose_runs(runs, plugin)
+    configs = compose_runs(runs, plugin)
     check_unchanged(settings)
-    checks.check_runs(configs, plugin, here=cluster is None)
+    check_runs(configs, plugin, here=cluster is None)
     address = None if cluster is None else WhichRay(cluster.address, "--ray-address").words
     for line in dict.fromkeys(address or run.training.ray.words for run in runs):
         console.print(line)

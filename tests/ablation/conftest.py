@@ -11,11 +11,11 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from grpo_verl_ext import cli
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.checks import Plugin
+from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.report import Report
+from grpo_verl_ext.ablation.run import Plugin
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
@@ -46,10 +46,9 @@ def plugin() -> Plugin:
 @pytest.fixture
 def uncomposed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no run of a grid composed and checked."""
-    monkeypatch.setattr(
-        checks, "compose_runs", lambda runs, _: {run.name: OmegaConf.create() for run in runs}
-    )
-    monkeypatch.setattr(checks, "check_runs", lambda *_, here: None)
+    composed = lambda runs, _: {run.name: OmegaConf.create() for run in runs}  # noqa: E731
+    monkeypatch.setattr(terminal, "compose_runs", composed)
+    monkeypatch.setattr(terminal, "check_runs", lambda *_, here: None)
 
 
 @pytest.fixture

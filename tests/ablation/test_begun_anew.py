@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.ablation import checks
 from grpo_verl_ext.ablation.table import read_any, read_results, write_table
 from grpo_verl_ext.runs.metrics import TRAINED
 
@@ -71,7 +70,7 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
     ablate, grid: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
-    monkeypatch.setattr(checks, "inputs_of", lambda config: {"data.train_files": "1"})
+    monkeypatch.setattr("grpo_verl_ext.ablation.run.inputs_of", lambda config: {"data.train_files": "1"})
     ablate("run", grid)
     run = grid.parent / "out" / "b" / "seed-2"
     (run / "attempt-1.jsonl").write_text(json.dumps({"step": 1, "data": {TRAINED: 1}}) + "\n")

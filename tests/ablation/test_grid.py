@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.checks import check_runs, compose_runs
 from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
+from grpo_verl_ext.ablation.run import Plugin, check_runs, compose_runs
 
 FOLDER = Path(__file__).parents[2] / "examples" / "ablations"
 ELSEWHERE = ("run it again at commit", "pip install -e examples/teacher")
@@ -76,7 +75,7 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("knobs")
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_compose(file: Path, plugin: checks.Plugin) -> None:
+def test_the_examples_compose(file: Path, plugin: Plugin) -> None:
     grid = read_grid(file)
     of_one_seed = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
     assert len(compose_runs(of_one_seed, plugin)) >= 2

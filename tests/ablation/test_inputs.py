@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.ablation.checks import inputs_of
+from grpo_verl_ext.ablation.run import inputs_of
 
 
 def test_models_and_data_on_this_machine(tmp_path: Path) -> None:
