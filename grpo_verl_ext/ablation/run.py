@@ -59,11 +59,7 @@ class Plugin:
 
 
 def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
-    """Compose verl's configuration of every run.
-
-    Returns:
-        Name of the run → configuration.
-    """
+    """Name of each run → verl's configuration of it."""
     configs = {}
     for run in runs:
         try:
@@ -104,10 +100,9 @@ _MODULES = "VERL_USE_EXTERNAL_MODULES"
 
 
 def inputs_of(config: DictConfig) -> dict[str, str]:
-    """Return the SHA-256 of the files that are on this machine, by key.
+    """Key → SHA-256 of the models, data, rewards and modules of the user's that are on this machine.
 
-    These are models, data, rewards, and modules of the user's. A list's second file has the key
-    ``data.train_files[1]``.
+    A list's second file has the key ``data.train_files[1]``.
     """
     models, weights = setting(config, "distillation"), setting(config, _WEIGHTS)
     plain: Any = OmegaConf.to_container(models) if OmegaConf.is_dict(models) else {}

@@ -105,16 +105,11 @@ def gathered(settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]]) 
     return Results(settings, found, pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS))
 
 
-def read_any(path: Path) -> tuple[Results, Path]:
-    """Read a grid's folder, or the table that a report wrote; also return the folder for its next report."""
-    table = path if path.is_file() else path / TABLE
-    if table.is_file() and not (path / GRID).exists():
-        return read_table(table), table.parent
-    return read_results(path), path
-
-
 def read_results(folder: Path) -> Results:
-    """Read a grid's folder, which may have been moved."""
+    """Read a grid's folder, which may have been moved, or the table that a report wrote."""
+    table = folder if folder.is_file() else folder / TABLE
+    if table.is_file() and not (folder / GRID).exists():
+        return read_table(table)
     if not (folder / GRID).is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
     settings, found = read_kept_grid(folder), []

@@ -34,7 +34,7 @@ from grpo_verl_ext.ablation.measures import (
 from grpo_verl_ext.ablation.report import COLOURS, report_of, write_files, write_page
 from grpo_verl_ext.ablation.run import Plugin, check_records, check_runs, compose_runs, go
 from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, noted_job, status_of
-from grpo_verl_ext.ablation.table import read_any, read_results
+from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.utils.console import make_console, print_table
@@ -117,11 +117,7 @@ def run_grid(
 
 
 def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -> None:
-    """Print what the declared numbers of starts cost, and what they can tell; nothing without a comparison.
-
-    Args:
-        pilot: folder or table of a grid, from which spread and seconds are; None: from the grid's own runs.
-    """
+    """Print what the declared numbers of starts cost and can tell, by the pilot's runs or else its own."""
     primary, margin, level = settings.primary, settings.margin, settings.level
     if primary is None or margin is None or not settings.expect:
         if pilot is not None:
@@ -132,7 +128,7 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
     said = f"The power is unknown: {source} has no two variants with two common starts that logged the"
     said = f"{said} {primary}. Type: --pilot <folder or table of a grid that has>"
     if pilot is not None or (source / GRID).is_file():
-        results, _ = read_any(source)
+        results = read_results(source)
         timed = curves_of(results, STEP_SECONDS)
         seconds = float(pd.concat(timed.values()).mean()) if timed else math.nan
         values = values_of(results, primary.metric, primary.measure)
@@ -166,11 +162,7 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
 def _until_decided(
     console: Console, settings: GridSettings, starts: Starts, train: Callable[[Sequence[int]], bool]
 ) -> bool:
-    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives, and print the verdicts.
-
-    Returns:
-        Whether the runs of all these starts are finished and compared, so that the verdicts are final.
-    """
+    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives; return whether verdicts are final."""
     folder = Path(settings.folder)
     if not train(settings.seeds[: starts.first]):
         console.print(
@@ -196,8 +188,7 @@ def _until_decided(
 
 def print_report(source: Path, *, output: Path | None = None) -> None:
     """Compare the finished runs of a grid's folder or table, on the terminal and in files beside it."""
-    results, of_source = read_any(source)
-    report, console = report_of(results), make_console(at_least=_WIDTH)
+    report, console = report_of(read_results(source)), make_console(at_least=_WIDTH)
     for line in report.missing:
         console.print(line, style="red")
     for label, sentence in report.statements:
@@ -214,7 +205,7 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
         console.print(table)  # it ends with a blank line
     for line in report.warnings:
         console.print(line)
-    folder = output or of_source
+    folder = output or (source.parent if source.is_file() else source)
     folder.mkdir(parents=True, exist_ok=True)
     for file in [*write_files(report, folder), write_page(report, folder)]:
         console.print(str(file))

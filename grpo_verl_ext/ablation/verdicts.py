@@ -24,7 +24,7 @@ from grpo_verl_ext.ablation.measures import (
     starts_needed,
     values_of,
 )
-from grpo_verl_ext.ablation.table import CheckResult, Results, read_any
+from grpo_verl_ext.ablation.table import CheckResult, Results, read_results
 
 
 class VerdictOutcome(str, Enum):
@@ -190,7 +190,7 @@ def control_of(settings: GridSettings) -> CheckResult | None:
     if control is None or control.grid is None:
         return None
     try:
-        other, _ = read_any(Path(control.grid))
+        other = read_results(Path(control.grid))
         primary, own = other.settings.primary, other.settings.own_control
         if primary is None or own is None:
             raise AblationError("that grid declares no control of its own")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.ablation.table import read_any, read_results, write_table
+from grpo_verl_ext.ablation.table import read_results, write_table
 from grpo_verl_ext.runs.metrics import TRAINED
 
 GRID: dict[str, Any] = {
@@ -105,7 +105,7 @@ def test_the_table_and_the_report_keep_it(ablate, grid: Path, tmp_path: Path) ->
     results = read_results(tmp_path / "out")
     (tmp_path / "kept").mkdir()
     write_table(results, tmp_path / "kept" / "metrics.parquet")
-    kept, _ = read_any(tmp_path / "kept")
+    kept = read_results(tmp_path / "kept")
     assert (kept.beginnings, kept.settings.as_dict()) == (results.beginnings, results.settings.as_dict())
     printed = ablate("report", tmp_path / "kept").output
     assert "the grid was begun 3 times" in printed

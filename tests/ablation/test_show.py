@@ -27,7 +27,7 @@ def grid(tmp_path: Path, leave) -> Path:
 @pytest.fixture
 def shown(ablate, declared: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Print the report of `declared`."""
-    monkeypatch.setattr(terminal, "read_any", lambda _source: (declared.results, tmp_path))
+    monkeypatch.setattr(terminal, "read_results", lambda _source: declared.results)
     monkeypatch.setattr(terminal, "report_of", lambda _results: declared)
     return lambda: ablate("report", tmp_path).output
 
