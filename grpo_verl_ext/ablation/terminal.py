@@ -162,7 +162,7 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
 def _until_decided(
     console: Console, settings: GridSettings, starts: Starts, train: Callable[[Sequence[int]], bool]
 ) -> bool:
-    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives; return whether verdicts are final."""
+    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives; say whether all are compared."""
     folder = Path(settings.folder)
     if not train(settings.seeds[: starts.first]):
         console.print(
