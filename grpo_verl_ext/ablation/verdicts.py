@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Primary
+from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.measures import (
     MANY,
@@ -46,8 +46,7 @@ class Verdict(Paired):
 
     variant: str
     against: str
-    measure: str
-    """final, area, mean or second_half."""
+    measure: Measure
     expected: str
     """higher, lower, different or equal."""
     outcome: VerdictOutcome = VerdictOutcome.UNDECIDED
@@ -101,7 +100,8 @@ def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple
     }
     differences = np.array([*by_seed.values()])
     largest = max((abs(value) for values in starts.values() for value in values.values()), default=0.0)
-    numbers: dict[str, Any] = {"by_seed": by_seed}
+    numbers: dict[str, Any] = {"variant": comparison.variant, "against": comparison.against}
+    numbers |= {"measure": measure, "expected": comparison.expected, "by_seed": by_seed}
     why = ""
     if unknown := [str(seed) for seed, value in by_seed.items() if not math.isfinite(value)]:
         why = f"a value is NaN with seed {', '.join(unknown)}"
@@ -116,13 +116,7 @@ def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple
         elif grid.margin is not None:
             numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
             numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
-    verdict = Verdict(
-        variant=comparison.variant,
-        against=comparison.against,
-        measure=measure,
-        expected=comparison.expected,
-        **numbers,
-    )
+    verdict = Verdict(**numbers)
     name = f"{verdict.variant} − {verdict.against}, {Primary(primary.metric, measure)}"
     return replace(verdict, sentence=in_words(name, verdict)), why
 
@@ -137,17 +131,11 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
     p, p_equal = np.array([(each.p, each.p_equal) for each, _ in tested], dtype=float).T  # None becomes NaN
     adjusted = holm(np.where([each.expected == "equal" for each, _ in tested], p_equal, p))
     found, missed = [], [each for each in checks if not each.passed]
-    for index, (comparison, (each, why)) in enumerate(zip(grid.comparisons, tested, strict=True)):
-        outcome = outcome_of(
-            each.expected,
-            each.difference or 0.0,
-            p=p[index],
-            p_equal=p_equal[index],
-            adjusted_p=adjusted[index],
-            alpha=grid.alpha,
-            comparisons=len(tested),
-        )
-        after_holm = None if math.isnan(adjusted[index]) else float(adjusted[index])
+    for comparison, (each, why), *values in zip(grid.comparisons, tested, p, p_equal, adjusted, strict=True):
+        tests: dict[str, Any] = dict(zip(("p", "p_equal", "adjusted_p"), map(float, values), strict=True))
+        tests |= {"alpha": grid.alpha, "comparisons": len(tested)}
+        outcome = outcome_of(each.expected, each.difference or 0.0, **tests)
+        after_holm = None if math.isnan(tests["adjusted_p"]) else tests["adjusted_p"]
         verdict = replace(each, adjusted_p=after_holm, outcome=outcome)
         reason = why or _reason(verdict, margin)
         own = [check for check in missed if check.variant in comparison.weights]

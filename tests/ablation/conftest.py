@@ -52,6 +52,19 @@ def uncomposed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def grid_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write the file of a grid of two steps with these keys, but those that are None."""
+
+    def write(**keys: object) -> Path:
+        usual = {"folder": str(tmp_path / "out"), "steps": 2, "base": [], "metrics": ["acc"]}
+        file, content = tmp_path / "grid.yaml", usual | keys
+        file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+        return file
+
+    return write
+
+
+@pytest.fixture
 def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """A stand-in for verl's process finishes every run but those of the variants in this set, which fail."""
     failing: set[str] = set()

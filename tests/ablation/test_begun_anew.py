@@ -11,12 +11,9 @@ from grpo_verl_ext.ablation.table import read_results, write_table
 from grpo_verl_ext.runs.metrics import TRAINED
 
 GRID: dict[str, Any] = {
-    "steps": 2,
-    "base": [],
     "axes": {"algo": {"a": [], "b": [], "bad": []}},
     "seeds": [1, 2, 3],
     "baseline": ["a"],
-    "metrics": ["acc"],
     "primary": {"metric": "acc", "measure": "final"},
     "margin": 0.05,
     "expect": [{"variant": "b", "is": "higher"}],
@@ -24,17 +21,12 @@ GRID: dict[str, Any] = {
 }
 
 
-GRID_ALONE = ("steps", "base", "axes", "seeds", "baseline", "metrics")
-"""Without a declaration."""
-
-
 @pytest.fixture
-def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verl: set[str], uncomposed: None) -> Path:
+def grid(grid_file, monkeypatch: pytest.MonkeyPatch, verl: set[str], uncomposed: None) -> Path:
     """The grid's file; every run is finished from commit abc."""
     monkeypatch.setattr("grpo_verl_ext.ablation.grid.git_revision", lambda: "abc")
     monkeypatch.setattr("grpo_verl_ext.ablation.run._check_clean", lambda: None)
-    (tmp_path / "grid.yaml").write_text(json.dumps({**GRID, "folder": str(tmp_path / "out")}))
-    return tmp_path / "grid.yaml"
+    return grid_file(**GRID)
 
 
 @pytest.mark.parametrize("removed", ["out", "out/a", "one run"])
@@ -83,11 +75,10 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_run_that_failed_before_its_first_step_has_the_record_of_the_next_attempt(
-    ablate, grid: Path, monkeypatch: pytest.MonkeyPatch, verl: set[str], declared: bool
+    ablate, grid: Path, grid_file, monkeypatch: pytest.MonkeyPatch, verl: set[str], declared: bool
 ) -> None:
     if not declared:
-        settings = {key: value for key, value in GRID.items() if key in GRID_ALONE}
-        grid.write_text(json.dumps({**settings, "folder": str(grid.parent / "out")}))
+        grid_file(**GRID | dict.fromkeys(("primary", "margin", "expect", "control")))
     verl |= {"a", "b", "bad"}
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
     ablate("run", grid, status=1)

@@ -3,7 +3,6 @@
 One sentence each, the other runs go on, and nothing that was there is lost.
 """
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,9 @@ from grpo_verl_ext.ablation.grid import GridRun, read_grid, runs_of
 from grpo_verl_ext.ablation.state import FAILURE, State, status_of
 
 
-def written(folder: Path, **changes: object) -> Path:
-    """A grid of three variants and a seed, whose results are in ``folder/out``."""
-    grid = {
-        "folder": str(folder / "out"),
-        "steps": 2,
-        "base": [],
-        "axes": {"algo": {label: [] for label in "abc"}},
-        "seeds": [1],
-        "baseline": ["a"],
-        "metrics": ["acc"],
-    }
-    (folder / "grid.yaml").write_text(json.dumps(grid | changes))
-    return folder / "grid.yaml"
-
-
 @pytest.fixture
-def file(tmp_path: Path, verl: set[str], uncomposed: None) -> Path:
-    return written(tmp_path)
+def file(grid_file, verl: set[str], uncomposed: None) -> Path:
+    return grid_file(axes={"algo": {label: [] for label in "abc"}}, seeds=[1], baseline=["a"])
 
 
 @pytest.fixture
@@ -138,10 +122,10 @@ class TestPlan:
             ("task.seed=one", "task.seed is one; valid is an integer ≥ 0. Type: task.seed=8"),
         ],
     )
-    def test_numbers_with_which_verl_counts(self, ablate, tmp_path, override: str, message: str) -> None:
+    def test_numbers_with_which_verl_counts(self, ablate, grid_file, tmp_path, override, message) -> None:
         """Also where no estimator of ours compares responses."""
         base = ["+platform=cpu", "+task=chain_sum", override]
-        file = written(tmp_path, axes={"algo": {"ppo": ["+algo=ppo"]}}, baseline=["ppo"], base=base)
+        file = grid_file(axes={"algo": {"ppo": ["+algo=ppo"]}}, baseline=["ppo"], base=base, seeds=[1])
         for command in ("plan", "run"):
             error = ablate(command, file, status=1).stderr
             assert error.startswith("ablate: ppo/seed-1: ")

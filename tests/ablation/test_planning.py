@@ -1,6 +1,5 @@
 """Test what `ablate plan` says of a declared grid: cost, power, smallest difference, and what it lacks."""
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -17,11 +16,9 @@ from grpo_verl_ext.ablation.table import read_results, write_table
 
 DECLARED: dict[str, Any] = {
     "steps": 10,
-    "base": [],
     "axes": {"algo": {"base": [], "a": [], "b": [], "bad": []}},
     "seeds": [*range(1, 17)],
     "baseline": ["base"],
-    "metrics": ["acc"],
     "primary": {"metric": "acc", "measure": "final"},
     "margin": 0.05,
     "starts": {"first": 8, "most": 16},
@@ -37,12 +34,9 @@ Plan = Callable[..., Result]
 
 
 @pytest.fixture
-def plan(ablate, tmp_path: Path, uncomposed: None) -> Plan:
+def plan(ablate, grid_file, uncomposed: None) -> Plan:
     def plan(*options: object, status: int = 0, **changes: object) -> Result:
-        file = tmp_path / "grid.yaml"
-        kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
-        file.write_text(json.dumps({"folder": str(tmp_path / "out")} | kept))
-        return ablate("plan", file, *options, status=status)
+        return ablate("plan", grid_file(**DECLARED | changes), *options, status=status)
 
     return plan
 

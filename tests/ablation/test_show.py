@@ -10,14 +10,11 @@ from grpo_verl_ext.ablation.report import Report
 
 
 @pytest.fixture
-def grid(tmp_path: Path, leave) -> Path:
+def grid(grid_file, tmp_path: Path, leave) -> Path:
     """Of three runs one is finished, one has failed, one is to do."""
-    file = tmp_path / "grid.yaml"
-    file.write_text(
-        f"folder: {tmp_path}\nsteps: 2\nbase: [actor_rollout_ref.rollout.name=vllm]\n"
-        "axes: {algo: {grpo: [+algo=grpo], dapo: [+algo=dapo], gvpo: [+algo=gvpo]}}\n"
-        "seeds: [1]\nbaseline: [grpo]\nmetrics: [acc]\n"
-    )
+    base, algos = ["actor_rollout_ref.rollout.name=vllm"], ("grpo", "dapo", "gvpo")
+    axes = {"algo": {name: [f"+algo={name}"] for name in algos}}
+    file = grid_file(folder=str(tmp_path), base=base, axes=axes, seeds=[1], baseline=["grpo"])
     leave("grpo", 1, {1: step(0.25, 60.0), 2: step(0.5, 30.0)})
     failed = leave("dapo", 1, {1: step(0.25, 90.0)})
     (failed / "failed.txt").write_text("the reason\n")

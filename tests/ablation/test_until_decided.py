@@ -18,12 +18,9 @@ from grpo_verl_ext.runs.metrics import TRAINED
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 DECLARED = {
-    "steps": 2,
-    "base": [],
     "axes": {"algo": {"base": [], "a": [], "b": [], "bad": []}},
     "seeds": [1, 2, 3, 4, 5, 6, 7, 8],
     "baseline": ["base"],
-    "metrics": ["acc"],
     "primary": {"metric": "acc", "measure": "final"},
     "margin": 0.1,
     "starts": {"first": 4, "most": 8},
@@ -74,11 +71,9 @@ def verl(monkeypatch: pytest.MonkeyPatch, uncomposed: None) -> Verl:
 
 
 @pytest.fixture
-def run(ablate, tmp_path: Path):
+def run(ablate, grid_file, tmp_path: Path):
     def run(folder: str = "out", *options: str, status: int = 0, **changes: object):
-        file = tmp_path / "grid.yaml"
-        kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
-        file.write_text(json.dumps({"folder": str(tmp_path / folder)} | kept))
+        file = grid_file(**DECLARED | changes, folder=str(tmp_path / folder))
         return ablate("run", file, *(options or ["--until-decided"]), status=status)
 
     return run
