@@ -92,7 +92,7 @@ def run_grid(
     elif jobs > 1:
         valid = "valid is 1, for each run has the machine to itself. Type: --ray-address http://HOST:8265"
         raise AblationError(f"--jobs is {jobs}; without a cluster {valid}")
-    runs = [run for run in runs_of(settings) if run.seed in settings.seeds[: starts and starts.most]]
+    runs = [run for run in runs_of(settings) if run.seed in settings.seeds[: starts.most if starts else None]]
     configs = compose_runs(runs, plugin)
     check_unchanged(settings)
     check_runs(configs, plugin, here=cluster is None)

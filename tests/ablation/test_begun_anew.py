@@ -73,18 +73,17 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
     ablate("run", grid)
 
 
-@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("words", [(), ("primary=null", "margin=null", "expect=[]", "control=null")])
 def test_a_run_that_failed_before_its_first_step_has_the_record_of_the_next_attempt(
-    ablate, grid: Path, grid_file, monkeypatch: pytest.MonkeyPatch, verl: set[str], declared: bool
+    ablate, grid: Path, monkeypatch: pytest.MonkeyPatch, verl: set[str], words: tuple[str, ...]
 ) -> None:
-    if not declared:
-        grid_file(**GRID | dict.fromkeys(("primary", "margin", "expect", "control")))
+    """Whether it is declared or not."""
     verl |= {"a", "b", "bad"}
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
-    ablate("run", grid, status=1)
+    ablate("run", grid, *words, status=1)
     verl.clear()
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "def")
-    ablate("run", grid, "--retry-failed")
+    ablate("run", grid, *words, "--retry-failed")
     records = [json.loads(file.read_text()) for file in (grid.parent / "out").glob("*/*/run.json")]
     assert [record["git_revision"] for record in records] == ["def"] * 9
 
