@@ -108,7 +108,7 @@ class Comparison:
 
 @dataclass(kw_only=True)
 class GridSettings(Document):
-    """The keys of a grid file. With ``expect`` or ``control`` it is declared, and otherwise exploratory."""
+    """The keys of a grid file, and what follows from them."""
 
     axes: Annotated[dict[str, Annotated[dict[str, list[str]], Field(min_length=1)]], Field(min_length=1)]
     """Axis → label → overrides. Axes are crossed; overrides that belong together share a label."""
@@ -143,36 +143,34 @@ class GridSettings(Document):
     metrics: Annotated[list[str], Field(min_length=1)]
     """Names of verl's metrics to compare, the most important first."""
 
-    @property
-    def is_declared(self) -> bool:
+    def __post_init__(self) -> None:
+        self.is_declared = bool(self.expect) or self.control is not None
         """Whether the grid claims something; otherwise it is exploratory."""
-        return bool(self.expect) or self.control is not None
-
-    @property
-    def overrides(self) -> dict[str, list[str]]:
+        self.overrides: dict[str, list[str]] = {}
         """Name of each variant, its labels joined → its own overrides."""
-        found = {}
         for choices in product(*(axis.items() for axis in self.axes.values())):
-            found["-".join(label for label, _ in choices)] = [each for _, own in choices for each in own]
-        return found
-
-    @property
-    def base_variant(self) -> str:
+            name = "-".join(label for label, _ in choices)
+            self.overrides[name] = [each for _, own in choices for each in own]
+        self.base_variant = "-".join(self.baseline)
         """The variant of ``baseline``."""
-        return "-".join(self.baseline)
-
-    @property
-    def comparisons(self) -> list[Comparison]:
+        self.usable = self.seeds if self.starts is None else self.seeds[: self.starts.most]
+        """The seeds that verdicts may use: the first ``starts.most``."""
+        self.level = self.alpha / max(1, len(self.expect))
+        """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
+        self.comparisons = [self._comparison(each) for each in self.expect]
         """``expect`` with the baseline's name filled in."""
-        return [self._comparison(each) for each in self.expect]
-
-    @property
-    def own_control(self) -> Comparison | None:
+        self.compared = list(dict.fromkeys(name for each in self.comparisons for name in each.weights))
+        """Variants that take part in a comparison."""
+        squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
+        self.spread_factor = math.sqrt(max([2, *squares]) / 2)
+        """The largest standard deviation of a comparison, over that of a difference of two variants."""
+        self.own_control: Comparison | None = None
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
-        if self.control is None or self.control.variant is None:
-            return None
-        known: Any = self.control.is_
-        return self._comparison(Expectation(self.control.variant, known, self.control.against))
+        if self.control is not None and self.control.variant is not None:
+            known: Any = self.control.is_
+            self.own_control = self._comparison(
+                Expectation(self.control.variant, known, self.control.against)
+            )
 
     def _comparison(self, given: Expectation) -> Comparison:
         against = self.base_variant if given.against is None else given.against
@@ -187,27 +185,6 @@ class GridSettings(Document):
             first = f"({first} − {against})"
             against = f"({given.minus.variant} − {given.minus.against})"
         return Comparison(first, str(against), given.is_, weights, number, given.measure)
-
-    @property
-    def compared(self) -> list[str]:
-        """Variants that take part in a comparison."""
-        return list(dict.fromkeys(name for each in self.comparisons for name in each.weights))
-
-    @property
-    def spread_factor(self) -> float:
-        """The largest standard deviation of a comparison, over that of a difference of two variants."""
-        squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
-        return math.sqrt(max([2, *squares]) / 2)
-
-    @property
-    def level(self) -> float:
-        """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
-        return self.alpha / max(1, len(self.expect))
-
-    @property
-    def usable(self) -> list[int]:
-        """The seeds that verdicts may use: the first ``starts.most``."""
-        return self.seeds if self.starts is None else self.seeds[: self.starts.most]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""

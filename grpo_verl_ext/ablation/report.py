@@ -50,7 +50,7 @@ COLOURS: dict[str, str] = {
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """Everything that a report shows."""
 
@@ -64,9 +64,10 @@ class Report:
     checks: list[CheckResult] = field(default_factory=list)
     """The positive control and the manipulation checks; empty without a declaration."""
 
-    @property
-    def statements(self) -> list[tuple[str, str]]:
-        """Label and sentence of each verdict, else of the control, else that nothing was declared."""
+    def __post_init__(self) -> None:
+        settings, (base, *variants) = self.results.settings, self.results.variants
+        self.compared = settings.primary or Primary(settings.metrics[0], "area")
+        """The number whose differences are shown: the primary, else the area of the first metric."""
         verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
         controls = [
             ("control shown" if each.passed else "control missed", each.sentence)
@@ -74,32 +75,20 @@ class Report:
             if each.is_control
         ]
         nothing = "nothing was declared before the runs, so nothing here is a finding"
-        return verdicts or controls or [("exploratory", nothing)]
-
-    @property
-    def compared(self) -> Primary:
-        """The number whose differences are shown: the primary, else the area of the first metric."""
-        return self.results.settings.primary or Primary(self.results.settings.metrics[0], "area")
-
-    @property
-    def differences(self) -> list[tuple[str, str, Paired]]:
+        self.statements = verdicts or controls or [("exploratory", nothing)]
+        """Label and sentence of each verdict, else of the control, else that nothing was declared."""
+        self.differences: list[tuple[str, str, Paired]] = []
         """Name, variant and numbers of those of the verdicts; without any, of those from the baseline."""
-        if self.verdicts:
-            others = [f", {each.measure}" * (each.measure != self.compared.measure) for each in self.verdicts]
-            return [
-                (f"{each.variant} − {each.against}{other}", each.variant, each)
-                for each, other in zip(self.verdicts, others, strict=True)
-            ]
-        values = values_of(self.results, self.compared.metric, self.compared.measure)
-        base, *variants = self.results.variants
-        found = {variant: compare(values[variant], values[base]) for variant in variants}
-        return [(f"{variant} − {base}", variant, each) for variant, each in found.items() if each]
-
-    @property
-    def exploratory(self) -> list[str]:
+        self.exploratory: list[str] = []
         """The differences in words, where no verdict says them."""
-        differences = [] if self.verdicts else self.differences
-        return [in_words(f"{name}, {self.compared}", found) for name, _, found in differences]
+        for each in self.verdicts:
+            other = f", {each.measure}" * (each.measure != self.compared.measure)
+            self.differences.append((f"{each.variant} − {each.against}{other}", each.variant, each))
+        values = values_of(self.results, self.compared.metric, self.compared.measure)
+        for variant in () if self.verdicts else variants:
+            if found := compare(values[variant], values[base]):
+                self.differences.append((f"{variant} − {base}", variant, found))
+                self.exploratory.append(in_words(f"{variant} − {base}, {self.compared}", found))
 
     @property
     def tables(self) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
