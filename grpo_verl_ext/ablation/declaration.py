@@ -168,9 +168,8 @@ class GridSettings(Document):
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
         if self.control is not None and self.control.variant is not None:
             known: Any = self.control.is_
-            self.own_control = self._comparison(
-                Expectation(self.control.variant, known, self.control.against)
-            )
+            given = Expectation(self.control.variant, known, self.control.against)
+            self.own_control = self._comparison(given)
 
     def _comparison(self, given: Expectation) -> Comparison:
         against = self.base_variant if given.against is None else given.against

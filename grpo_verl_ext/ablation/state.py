@@ -75,7 +75,7 @@ class Job(Document):
         return f"ray job stop {self.submission_id} --address {self.address}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunStatus:
     """A run's state and metrics at the time of reading."""
 
@@ -85,15 +85,10 @@ class RunStatus:
     reason: str | None = None
     """Why the run failed, or what cannot be read."""
 
-    @property
-    def step_seconds(self) -> list[float]:
-        """Seconds of each step."""
-        return [values[STEP_SECONDS] for values in self.metrics.values() if STEP_SECONDS in values]
-
-    @property
-    def has_steps(self) -> bool:
+    def __post_init__(self) -> None:
+        self.step_seconds = [each[STEP_SECONDS] for each in self.metrics.values() if STEP_SECONDS in each]
+        self.has_steps = bool(self.metrics) or self.state is State.UNREADABLE
         """Whether an attempt has logged something, if only what cannot be read."""
-        return bool(self.metrics) or self.state is State.UNREADABLE
 
     def is_to_do(self, *, retry_failed: bool) -> bool:
         """Whether ``ablate run`` starts it."""

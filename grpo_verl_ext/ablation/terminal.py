@@ -45,12 +45,7 @@ _WIDTH = 120
 
 
 def print_plan(
-    settings: GridSettings,
-    plugin: Plugin,
-    *,
-    retry_failed: bool,
-    command: str,
-    pilot: Path | None,
+    settings: GridSettings, plugin: Plugin, *, retry_failed: bool, command: str, pilot: Path | None
 ) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)

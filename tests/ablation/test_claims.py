@@ -13,13 +13,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.declaration import (
-    Control,
-    Expectation,
-    ManipulationCheck,
-    Primary,
-    VariantPair,
-)
+from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary, VariantPair
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.report import Report, report_of

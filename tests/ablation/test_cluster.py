@@ -269,10 +269,7 @@ def another_server(status: int) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [
-        *((status, "Ray's job API does not answer") for status in (200, 404, 500)),
-        (401, "RAY_AUTH_TOKEN"),
-    ],
+    [*((status, "Ray's job API does not answer") for status in (200, 404, 500)), (401, "RAY_AUTH_TOKEN")],
 )
 def test_another_server_at_the_address_is_refused(status: int, message: str) -> None:
     with (

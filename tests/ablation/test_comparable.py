@@ -62,14 +62,8 @@ def test_runs_that_fit_are_all_compared(grid, tmp_path: Path) -> None:
             f"its {MODEL} is another than that of base/seed-2",
         ),
         ({"inputs": {MODEL: "start 2", DATA: "another"}}, f"its {DATA} is another than that of base/seed-2"),
-        (
-            {"inputs": {MODEL: "start 2"}},
-            f"its {DATA} is another than that of base/seed-2",
-        ),
-        (
-            {"versions": {"torch": "3", "verl": "1"}},
-            "it was made with torch 3, and base/seed-2 with 2",
-        ),
+        ({"inputs": {MODEL: "start 2"}}, f"its {DATA} is another than that of base/seed-2"),
+        ({"versions": {"torch": "3", "verl": "1"}}, "it was made with torch 3, and base/seed-2 with 2"),
         ({"versions": {"torch": "2"}}, "it was made with verl none, and base/seed-2 with 1"),
         ({"overrides": ["x=2"]}, "its overrides or steps are not those of the grid"),
         ({"steps": 3}, "its overrides or steps are not those of the grid"),

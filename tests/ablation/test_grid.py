@@ -101,10 +101,7 @@ def test_the_examples_are_planned(ablate, file: Path, tmp_path: Path, uncomposed
         (["seeds=[-1]"], r"seeds\[0\] is -1; .*greater than or equal to 0"),
         (["seeds=[one]"], r"seeds\[0\] is 'one'; valid is .* integer"),
         (["seeds=1,2"], r"seeds is '1,2'; valid is a valid list\. Type: seeds=\[1,2\]"),
-        (
-            ["axes.algo.a=x=1"],
-            r"axes\.algo\.a is 'x=1'; valid is a valid list\. Type: axes\.algo\.a=\[x=1\]",
-        ),
+        (["axes.algo.a=x=1"], r"axes\.algo\.a is 'x=1'; valid is a valid list\. Type: axes\.algo\.a=\[x=1\]"),
         (["axes=[a]"], r"axes: Cannot merge .*Type: axes=<value>"),
         (["axes.algo.a/b=[]"], r"the labels a/b, low, which name the folder 'a/b-low'; valid is .*Rename"),
         (["axes.algo.a,b=[]"], r"name the folder 'a,b-low'"),

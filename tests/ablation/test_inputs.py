@@ -23,9 +23,7 @@ def test_models_and_data_on_this_machine(tmp_path: Path) -> None:
                 "custom_reward_function": {"path": str(tmp_path / "train")},
                 "reward_model": {"model_path": str(model)},
             },
-            "algorithm": {
-                "grpo_ext": {"gold_responses": {"files": "${data.train_files}"}},
-            },
+            "algorithm": {"grpo_ext": {"gold_responses": {"files": "${data.train_files}"}}},
             "distillation": {
                 "teacher_models": {
                     "teacher_model": {"model_path": str(model)},

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.measures import (
-    MANY,
-    difference_sd,
-    power,
-    smallest_effect,
-    starts_needed,
-)
+from grpo_verl_ext.ablation.measures import MANY, difference_sd, power, smallest_effect, starts_needed
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25)
 levels = st.sampled_from([0.05, 0.04, 0.02, 0.01, 0.008])

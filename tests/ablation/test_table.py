@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import (
-    Results,
-    RunResult,
-    gathered,
-    read_results,
-    read_table,
-    write_table,
-)
+from grpo_verl_ext.ablation.table import Results, RunResult, gathered, read_results, read_table, write_table
 
 
 @pytest.fixture
