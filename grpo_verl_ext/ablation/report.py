@@ -256,8 +256,6 @@ def write_page(report: Report, folder: Path) -> Path:
 
 def visible(text: str) -> str:
     """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩."""
-    if text.isprintable():
-        return text
     return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
 
 
