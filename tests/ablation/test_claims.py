@@ -288,7 +288,6 @@ class TestControl:
 
 
 class TestControlOfAnotherGrid:
-    @pytest.fixture
     def judged(self, grid: Grid, tmp_path: Path) -> Report:
         control = Control(grid=str(tmp_path / "calibration"))
         return grid({"a": around(0.06)}, expect=[Expectation("a", "higher")], control=control)
