@@ -21,7 +21,7 @@ from grpo_verl_ext.utils.console import interruptible, one_message, print_any_ch
 from grpo_verl_ext.utils.left import LEFT
 
 if TYPE_CHECKING:
-    from grpo_verl_ext.ablation.checks import Plugin
+    from grpo_verl_ext.ablation.run import Plugin
 
 
 class _Commands(TyperGroup):
@@ -242,7 +242,7 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
 def _plugin() -> Plugin:
     """What ``ablate`` asks of the plugin, which it does not import."""
     from grpo_verl_ext import preflight
-    from grpo_verl_ext.ablation.checks import Plugin
+    from grpo_verl_ext.ablation.run import Plugin
     from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
     from grpo_verl_ext.verl_plugin.compose import composed
     from grpo_verl_ext.verl_plugin.usage import own_task

@@ -1,10 +1,10 @@
-"""What a grid claims before its first run: the primary number, the comparisons, the margin and the checks."""
+"""The keys of a grid file, and what it claims before its first run: comparisons, margin, checks, control."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal, get_args
@@ -101,23 +101,14 @@ class Comparison:
     weights: dict[str, int]
     """Variant → how often its number is added; negative: taken away; 0: it is compared with itself."""
     number: float | None = None
-    """Taken away as well."""
+    """Taken away as well; the rest is expected to be higher or lower than 0."""
     measure: Measure | None = None
     """None: the primary's."""
 
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """All variants that take part."""
-        return (*self.weights,)
-
-    def difference(self, values: Mapping[str, float]) -> float:
-        """The number that is expected to be higher or lower than 0, from the number of each variant."""
-        return sum(times * values[name] for name, times in self.weights.items()) - (self.number or 0.0)
-
 
 @dataclass(kw_only=True)
-class Declaration(Document):
-    """The keys of a grid that its declaration is made of."""
+class GridSettings(Document):
+    """The keys of a grid file, and what follows from them."""
 
     axes: Annotated[dict[str, Annotated[dict[str, list[str]], Field(min_length=1)]], Field(min_length=1)]
     """Axis → label → overrides. Axes are crossed; overrides that belong together share a label."""
@@ -139,42 +130,46 @@ class Declaration(Document):
     """Manipulation checks."""
     control: Control | None = None
     """Positive control."""
+    folder: str
+    """Folder of the results, with a folder per run."""
+    steps: Annotated[int, Field(ge=1)]
+    """Training steps of every run."""
+    base: list[str]
+    """verl overrides that all runs share."""
+    seed_overrides: list[str] = field(
+        default_factory=lambda: ["data.seed={seed}", "++actor_rollout_ref.rollout.seed={seed}"]
+    )
+    """Overrides that depend on the seed, the same for all variants, so that runs are paired by seed."""
+    metrics: Annotated[list[str], Field(min_length=1)]
+    """Names of verl's metrics to compare, the most important first."""
 
-    @property
-    def is_declared(self) -> bool:
+    def __post_init__(self) -> None:
+        self.is_declared = bool(self.expect) or self.control is not None
         """Whether the grid claims something; otherwise it is exploratory."""
-        return bool(self.expect) or self.control is not None
-
-    @property
-    def overrides(self) -> dict[str, list[str]]:
+        self.overrides: dict[str, list[str]] = {}
         """Name of each variant, its labels joined → its own overrides."""
-        found = {}
         for choices in product(*(axis.items() for axis in self.axes.values())):
-            found["-".join(label for label, _ in choices)] = [each for _, own in choices for each in own]
-        return found
-
-    @property
-    def variants(self) -> list[str]:
-        """Names of the variants."""
-        return list(self.overrides)
-
-    @property
-    def base_variant(self) -> str:
+            name = "-".join(label for label, _ in choices)
+            self.overrides[name] = [each for _, own in choices for each in own]
+        self.base_variant = "-".join(self.baseline)
         """The variant of ``baseline``."""
-        return "-".join(self.baseline)
-
-    @property
-    def comparisons(self) -> list[Comparison]:
+        self.usable = self.seeds if self.starts is None else self.seeds[: self.starts.most]
+        """The seeds that verdicts may use: the first ``starts.most``."""
+        self.level = self.alpha / max(1, len(self.expect))
+        """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
+        self.comparisons = [self._comparison(each) for each in self.expect]
         """``expect`` with the baseline's name filled in."""
-        return [self._comparison(each) for each in self.expect]
-
-    @property
-    def own_control(self) -> Comparison | None:
+        self.compared = list(dict.fromkeys(name for each in self.comparisons for name in each.weights))
+        """Variants that take part in a comparison."""
+        squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
+        self.spread_factor = math.sqrt(max([2, *squares]) / 2)
+        """The largest standard deviation of a comparison, over that of a difference of two variants."""
+        self.own_control: Comparison | None = None
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
-        if self.control is None or self.control.variant is None:
-            return None
-        known: Any = self.control.is_
-        return self._comparison(Expectation(self.control.variant, known, self.control.against))
+        if self.control is not None and self.control.variant is not None:
+            known: Any = self.control.is_
+            given = Expectation(self.control.variant, known, self.control.against)
+            self.own_control = self._comparison(given)
 
     def _comparison(self, given: Expectation) -> Comparison:
         against = self.base_variant if given.against is None else given.against
@@ -190,34 +185,17 @@ class Declaration(Document):
             against = f"({given.minus.variant} − {given.minus.against})"
         return Comparison(first, str(against), given.is_, weights, number, given.measure)
 
-    @property
-    def compared(self) -> list[str]:
-        """Variants that take part in a comparison."""
-        return list(dict.fromkeys(name for each in self.comparisons for name in each.variants))
-
-    @property
-    def spread_factor(self) -> float:
-        """The largest standard deviation of a comparison, over that of a difference of two variants."""
-        squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
-        return math.sqrt(max([2, *squares]) / 2)
-
-    @property
-    def level(self) -> float:
-        """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
-        return self.alpha / max(1, len(self.expect))
-
-    @property
-    def usable(self) -> list[int]:
-        """The seeds that verdicts may use: the first ``starts.most``."""
-        return self.seeds if self.starts is None else self.seeds[: self.starts.most]
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values without the folder, which may be moved."""
+        return {key: value for key, value in as_plain(self).items() if key != "folder"}
 
 
-def contradictions(grid: Declaration) -> Iterator[str]:
+def contradictions(grid: GridSettings) -> Iterator[str]:
     """Name what a declaration lacks, and what in it does not fit the grid, with what to type."""
     claims, seeds, control = bool(grid.expect), len(grid.seeds), grid.control
     for key in ("primary", "margin", "checks", "starts"):
         if getattr(grid, key) and not (claims if key == "starts" else grid.is_declared):
-            another = next((name for name in grid.variants if name != grid.base_variant), "<variant>")
+            another = next((name for name in grid.overrides if name != grid.base_variant), "<variant>")
             line = f"'expect=[{{variant: {another}, is: higher}}]'"
             yield f"{key} is given, but expect is empty: nothing is claimed. Type: {line}, or remove {key}"
     measures = f"a metric and one of {', '.join(get_args(Measure))}"
@@ -248,15 +226,15 @@ def contradictions(grid: Declaration) -> Iterator[str]:
 _CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folder of a grid with a control>}'"
 
 
-def _wrong_comparisons(grid: Declaration) -> Iterator[str]:
+def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
     found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
     found |= {"control": grid.own_control} if grid.own_control else {}
-    named = {key: [*each.variants] for key, each in found.items()}
+    named = {key: [*each.weights] for key, each in found.items()}
     named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
     for key, names in named.items():
         for name in names:
-            if name not in grid.variants:
-                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.variants)}. Write one"
+            if name not in grid.overrides:
+                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
     for key, comparison in found.items():
         if 0 in comparison.weights.values():
             yield (

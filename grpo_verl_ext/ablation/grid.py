@@ -1,4 +1,4 @@
-"""The grid file of ``grpo-verl-ext ablate``, the runs that it describes, and what its folder keeps of it.
+"""The runs that a grid file of ``grpo-verl-ext ablate`` describes, and what their folder keeps of it.
 
 A declaration cannot change once a run has begun, not even when the records of its runs are removed: each
 beginning is noted in ``<folder>.beginnings.json``, beside the folder.
@@ -10,14 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import Field
-
-from grpo_verl_ext.ablation.declaration import Declaration, Starts, contradictions
+from grpo_verl_ext.ablation.declaration import GridSettings, contradictions
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_json, read_yaml
@@ -26,41 +24,11 @@ from grpo_verl_ext.utils.files import write_whole
 GRID = "grid.json"
 """The copy of the grid in its folder."""
 _Kind = TypeVar("_Kind")
+_ELSEWHERE = "type folder=<another>"
 
 
 class AblationError(ValueError):
     """The grid, or its folder, cannot be used; the message says what to type."""
-
-
-@dataclass(kw_only=True)
-class GridSettings(Declaration):
-    """The keys of a grid file."""
-
-    folder: str
-    """Folder of the results, with a folder per run."""
-    steps: Annotated[int, Field(ge=1)]
-    """Training steps of every run."""
-    base: list[str]
-    """verl overrides that all runs share."""
-    seed_overrides: list[str] = field(
-        default_factory=lambda: ["data.seed={seed}", "++actor_rollout_ref.rollout.seed={seed}"]
-    )
-    """Overrides that depend on the seed, the same for all variants, so that runs are paired by seed."""
-    metrics: Annotated[list[str], Field(min_length=1)]
-    """Names of verl's metrics to compare, the most important first."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values without the folder, which may be moved."""
-        return {key: value for key, value in as_plain(self).items() if key != "folder"}
-
-    def declared_starts(self) -> Starts:
-        """Return ``starts``, or raise an error if there are none."""
-        if self.starts is None:
-            raise AblationError(
-                "--until-decided is given without starts; valid are the first and the largest number, "
-                "in a grid with expect. Type: 'starts={first: 8, most: 16}', or leave --until-decided out"
-            )
-        return self.starts
 
 
 @dataclass
@@ -82,10 +50,9 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     return _checked(read_yaml(file, GridSettings, AblationError, overrides))
 
 
-def read_kept(content: dict[str, Any], folder: Path) -> tuple[GridSettings, list[GridRun]]:
-    """Make a grid from what `GridSettings.as_dict` gave, and list its runs."""
-    settings = _checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings))
-    return settings, runs_of(settings)
+def read_kept(content: dict[str, Any], folder: Path) -> GridSettings:
+    """Make a grid from what `GridSettings.as_dict` gave."""
+    return _checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings))
 
 
 def _checked(settings: GridSettings) -> GridSettings:
@@ -98,7 +65,7 @@ def runs_of(settings: GridSettings) -> list[GridRun]:
     """All runs, seed by seed, so that a grid that is stopped early has complete comparisons."""
     found, grid = [], Path(settings.folder)
     for seed in settings.seeds:
-        of_seed = _of_seed(settings, seed)
+        of_seed = [override.replace("{seed}", str(seed)) for override in settings.seed_overrides]
         for variant, of_variant in settings.overrides.items():
             overrides, name = [*settings.base, *of_variant, *of_seed], f"{variant}/seed-{seed}"
             training = VerlRun(grid / name, overrides, settings.steps, (grid.resolve().name, name))
@@ -106,13 +73,9 @@ def runs_of(settings: GridSettings) -> list[GridRun]:
     return found
 
 
-def _of_seed(settings: GridSettings, seed: int) -> tuple[str, ...]:
-    return tuple(override.replace("{seed}", str(seed)) for override in settings.seed_overrides)
-
-
 def _faults(settings: GridSettings) -> Iterator[str]:
     axes, seeds = settings.axes, settings.seeds
-    different = len({_of_seed(settings, seed) for seed in seeds})
+    different = len({*seeds}) if any("{seed}" in override for override in settings.seed_overrides) else 1
     if different < len(seeds):
         yield (
             f"seeds is {seeds} and seed_overrides {settings.seed_overrides}, so that only {different} of a "
@@ -137,23 +100,20 @@ def _faults(settings: GridSettings) -> Iterator[str]:
 
 
 def keep_grid(settings: GridSettings) -> None:
-    """Write the grid into its folder, for `read_kept_grid`, with the seeds of the runs begun there.
-
-    Where no run of it is there, a grid with a declaration begins, which is noted.
-    """
-    folder = Path(settings.folder)
-    earlier = check_unchanged(settings)
+    """Write the grid, with the seeds of the runs begun there, into its folder; note its beginning."""
+    folder, earlier = Path(settings.folder), check_unchanged(settings)
     if earlier is None and settings.is_declared:
         noted = [*read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
-        write_whole(_beginnings_file(folder), json.dumps([as_plain(each) for each in noted], indent=2) + "\n")
+        text = json.dumps([as_plain(each) for each in noted], indent=2) + "\n"
+        write_whole(Path(f"{folder.resolve()}.beginnings.json"), text)
     folder.mkdir(parents=True, exist_ok=True)
     seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
     kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
     write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
 
 
-def read_kept_grid(folder: Path) -> tuple[GridSettings, list[GridRun]]:
-    """Read what `keep_grid` wrote into a folder, which may have been moved, and list its runs."""
+def read_kept_grid(folder: Path) -> GridSettings:
+    """Read what `keep_grid` wrote into a folder, which may have been moved."""
     try:
         return read_kept(read_json(folder / GRID, dict[str, Any]), folder)
     except (ValueError, OSError) as error:
@@ -161,15 +121,14 @@ def read_kept_grid(folder: Path) -> tuple[GridSettings, list[GridRun]]:
 
 
 def check_unchanged(settings: GridSettings) -> GridSettings | None:
-    """Refuse another declaration than that of the runs that have begun, removed or not, in the grid's folder.
+    """Refuse another declaration than that of the runs that were begun in the grid's folder, removed or not.
 
-    Returns:
-        The grid of those that are there; None where there is none.
+    The grid of those that are there is returned, or None.
     """
     folder, earlier = Path(settings.folder), None
     if (folder / GRID).is_file():
-        kept, runs = read_kept_grid(folder)
-        earlier = kept if any(run.training.folder.is_dir() for run in runs) else None
+        kept = read_kept_grid(folder)
+        earlier = kept if any(run.training.folder.is_dir() for run in runs_of(kept)) else None
     if earlier is not None and settings.is_declared and not earlier.is_declared:
         raise AblationError(
             f"{folder} holds runs that were begun without a declaration: they stay exploratory, since "
@@ -215,16 +174,11 @@ class Beginning(Document):
 
 def read_beginnings(folder: Path) -> list[Beginning]:
     """Read what `keep_grid` noted beside the folder, the first beginning first."""
-    return read_if_there(_beginnings_file(folder), list[Beginning], "a list of when the grid was begun") or []
+    file = Path(f"{folder.resolve()}.beginnings.json")
+    return read_if_there(file, list[Beginning], "a list of when the grid was begun") or []
 
 
-def _beginnings_file(folder: Path) -> Path:
-    return folder.resolve().with_name(f"{folder.resolve().name}.beginnings.json")
-
-
-def read_if_there(
-    file: Path, kind: type[_Kind], what: str, then: str = "type folder=<another>"
-) -> _Kind | None:
+def read_if_there(file: Path, kind: type[_Kind], what: str, then: str = _ELSEWHERE) -> _Kind | None:
     """Read a file that this package wrote, and refuse what is not ``what``; None where there is none."""
     try:
         return read_json(file, kind) if file.exists() else None

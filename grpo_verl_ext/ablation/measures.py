@@ -1,23 +1,36 @@
-"""Numbers of curves, and differences of variants, paired by seed, with their intervals and tests."""
+"""Numbers of curves, differences of variants paired by seed with intervals and tests, and their power.
+
+Of the power, ``alpha`` is the two-sided level of one comparison. Of several under Holm's rule, the one with
+the smallest p is tested at the declared level / number of comparisons, `GridSettings.level`, and the others
+at more: the power holds for each whatever the others show, and is understated when others are shown.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import integrate, special, stats
+from scipy import integrate, optimize, special, stats
 
+from grpo_verl_ext.ablation.declaration import FEWEST, Primary
 from grpo_verl_ext.ablation.state import STEP_SECONDS
 from grpo_verl_ext.ablation.table import Results
 
 CONFIDENCE = 0.95
+POWER = 0.8
+"""Probability with which a difference is to be found."""
+MANY = 1000
+"""Stands for as many starts or more."""
+_EXPLORED = ("final", "best", "area")
+"""Measures in the rows, for each metric."""
 
 
 def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[float]]:
@@ -27,52 +40,61 @@ def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[
     return {(run.variant, run.seed): found[run.name] for run in results.compared if run.name in found}
 
 
-def steps_of_most(curves: Mapping[tuple[str, int], pd.Series[float]]) -> set[int]:
-    """The steps that more than half of the curves have."""
+def whole_curves(
+    results: Results, metric: str
+) -> tuple[dict[tuple[str, int], pd.Series[float]], dict[str, list[str]]]:
+    """The curves that are measured, and why the others are left out.
+
+    A whole curve reaches the last step and has all steps that most have. It is returned at these alone, for a
+    resumed run may lack steps, or have measured one that the others have not.
+
+    Returns:
+        (variant, seed) → curve; reason, with {} for the runs → their names, none if no run has the metric.
+    """
+    curves, last = curves_of(results, metric), results.settings.steps
     counted = Counter(step for curve in curves.values() for step in curve.index)
-    return {step for step, count in counted.items() if 2 * count > len(curves)}
+    usual = {step for step, count in counted.items() if 2 * count > len(curves)}
+    whole, reasons = {}, defaultdict(list)
+    for run in results.compared if curves else ():
+        curve = curves.get((run.variant, run.seed))
+        if curve is None:
+            reasons["is missing in {}"].append(run.name)
+        elif curve.index[-1] < last:
+            reasons[f"ends at step {curve.index[-1]} of {last} in {{}}"].append(run.name)
+        elif lacking := sorted(usual - {*curve.index}):
+            steps = ", ".join(map(str, lacking))
+            reasons[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
+        elif usual:
+            whole[run.variant, run.seed] = curve[curve.index.isin(usual)]
+    return whole, reasons
 
 
-def _area(curve: pd.Series[float]) -> float:
-    """Area under the curve by trapezoids, divided by its width; of one point, its value."""
-    width = curve.index[-1] - curve.index[0]
-    return float(integrate.trapezoid(curve, curve.index) / width if width else curve.iloc[-1])
+def measured(curve: pd.Series[float]) -> dict[str, float]:
+    """Numbers of a curve that can be compared between variants.
 
-
-def _second_half(curve: pd.Series[float]) -> float:
-    """Mean over the steps after half of the last one."""
-    last = curve.index[-1]
-    return float(curve.loc[min(last // 2 + 1, last) :].mean(skipna=False))
-
-
-MEASURES: dict[str, Callable[[pd.Series[float]], float]] = {
-    "final": lambda curve: float(curve.iloc[-1]),
-    "best": lambda curve: float(curve.max()),  # on a noisy curve it overstates what was reached
-    "area": _area,
-    "mean": lambda curve: float(curve.mean(skipna=False)),
-    "second_half": _second_half,
-}
-"""Numbers of a curve that can be compared between variants."""
-_EXPLORED = ("final", "best", "area")
-"""Those in the rows, for each metric."""
+    ``area`` is that under the curve by trapezoids, divided by its width; ``second_half`` is the mean over the
+    steps after half of the last one. On a noisy curve ``best`` overstates what was reached.
+    """
+    last, width = curve.index[-1], curve.index[-1] - curve.index[0]
+    found = {
+        "final": curve.iloc[-1],
+        "best": curve.max(),
+        "area": integrate.trapezoid(curve, curve.index) / width if width else curve.iloc[-1],
+        "mean": curve.mean(skipna=False),
+        "second_half": curve.loc[min(last // 2 + 1, last) :].mean(skipna=False),
+    }
+    return {name: float(value) for name, value in found.items()}
 
 
 def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
-    """Variant → seed → measure of the finished runs whose curve is whole.
-
-    A whole curve reaches the last step and has all steps that most have; it is measured at these alone, for a
-    resumed run may lack steps, or have measured one that the others have not.
-    """
+    """Variant → seed → measure of the finished runs whose curve is whole."""
     if metric not in results.values:
-        curves = curves_of(results, metric)
-        usual, last = steps_of_most(curves), results.settings.steps
-        found = {name: {variant: dict[int, float]() for variant in results.variants} for name in MEASURES}
-        for (variant, seed), curve in curves.items():
-            if usual and curve.index[-1] >= last and usual <= {*curve.index}:
-                for name, number in MEASURES.items():
-                    found[name][variant][seed] = number(curve[curve.index.isin(usual)])
-        results.values[metric] = found
-    return results.values[metric][measure]
+        whole, _ = whole_curves(results, metric)
+        results.values[metric] = {run: measured(curve) for run, curve in whole.items()}
+    found: dict[str, dict[int, float]] = {variant: {} for variant in results.variants}
+    for (variant, seed), numbers in results.values[metric].items():
+        found[variant][seed] = numbers[measure]
+    return found
 
 
 def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.float64], ...]:
@@ -103,11 +125,6 @@ class Paired:
     """Interval of the mean difference: Student's t on the differences."""
     p: float | None = None
     """Two-sided paired t-test."""
-
-    @property
-    def starts(self) -> int:
-        """Number of common seeds."""
-        return len(self.by_seed)
 
 
 def paired(by_seed: dict[int, float], largest: float, level: float) -> Paired:
@@ -140,16 +157,6 @@ def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
 
     adjusted = multipletests(np.nan_to_num(p_values, nan=1.0), method="holm")[1]
     return np.where(np.isnan(p_values), np.nan, adjusted)
-
-
-def curves_by_variant(results: Results, metric: str) -> dict[str, pd.DataFrame]:
-    """Variant, the baseline first → its curves by seed, at the steps that all of them have."""
-    found, curves = {}, curves_of(results, metric)
-    for variant in results.variants:
-        own = {seed: curve for (name, seed), curve in curves.items() if name == variant}
-        if own and len(shared := pd.concat(own, axis=1, join="inner")):
-            found[variant] = shared
-    return found
 
 
 def report_rows(results: Results) -> list[dict[str, Any]]:
@@ -197,7 +204,111 @@ def costs_of(results: Results) -> dict[str, dict[str, float]]:
         for name, (metric, how) in _COSTS.items()
     }
     return {
-        variant: {name: fmean(of.get((variant, seed), 0.0) for seed in seeds) for name, of in logged.items()}
+        variant: {name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()}
         for variant in results.variants
-        if (seeds := results.seeds_of(variant))
+        if (own := [run for run in results.compared if run.variant == variant])
     }
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation of paired differences, and what it was estimated from."""
+
+    sd: float
+    """NaN: not known."""
+    degrees: int
+    """Degrees of freedom."""
+    starts: int
+
+
+def power(difference: float, sd: float, starts: int, alpha: float) -> float:
+    """Probability that the two-sided paired t-test finds a true difference with its sign.
+
+    P(T > t_{1−α/2, n−1}), T noncentral t with n − 1 degrees of freedom and noncentrality √n·|difference|/sd.
+    ``sd`` is the standard deviation of the paired differences.
+    """
+    if sd == 0:
+        return 1.0
+    critical, noncentrality = stats.t.isf(alpha / 2, starts - 1), math.sqrt(starts) * abs(difference) / sd
+    found = float(stats.nct.sf(critical, starts - 1, noncentrality))
+    # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1
+    return 1.0 if math.isnan(found) else found
+
+
+def smallest_effect(starts: int, alpha: float) -> float:
+    """The difference that the starts find with probability `POWER`, over the standard deviation."""
+    return float(optimize.brentq(lambda effect: power(effect, 1.0, starts, alpha) - POWER, 0.0, 1e3))
+
+
+def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWEST, most: int = MANY) -> int:
+    """The fewest starts, ``first`` to ``most``, that find the difference with probability `POWER`.
+
+    An ``sd`` of NaN, not known, takes ``most``.
+    """
+    candidates = () if math.isnan(sd) else range(first, most)
+    return next((starts for starts in candidates if power(difference, sd, starts, alpha) >= POWER), most)
+
+
+def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviation of paired differences: the root mean square of those of all pairs of variants.
+
+    It assumes that all variants scatter alike around their start.
+
+    Args:
+        values: ``(…, k, n)``, k ≥ 2 variants with the same n ≥ 2 starts.
+
+    Returns:
+        ``(…)``.
+    """
+    pairs = combinations(range(values.shape[-2]), 2)
+    variances = [(values[..., i, :] - values[..., j, :]).var(axis=-1, ddof=1) for i, j in pairs]
+    return np.asarray(np.sqrt(np.mean(variances, axis=0)))
+
+
+def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+    """Standard deviation of paired differences of the primary, over the seeds that all variants have.
+
+    It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
+    """
+    every = values_of(results, primary.metric, primary.measure)
+    values = [every[name] for name in variants]
+    common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
+    degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
+    shared = np.array([[each[seed] for seed in common] for each in values])
+    return Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
+
+
+def first_spread(results: Results) -> Spread | None:
+    """The spread over the declared first starts; None until all compared variants have finished them."""
+    declared = results.settings
+    primary = declared.primary
+    if declared.starts is None or primary is None or not declared.expect:
+        return None
+    first = declared.seeds[: declared.starts.first]
+    values = values_of(results, primary.metric, primary.measure)
+    if any(seed not in values[name] for name in declared.compared for seed in first):
+        return None
+    return spread_of(results, primary, declared.compared, first)
+
+
+def seeds_by_rule(results: Results) -> list[int]:
+    """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
+
+    ``starts.first`` of them until these are finished; then what ``margin`` takes at 80 %, at most
+    ``starts.most``, by a spread that is blind to the means. Without ``starts``, all. Nothing but the finished
+    runs is read, so that the number is the same after a kill.
+    """
+    declared = results.settings
+    if declared.starts is None:
+        return declared.seeds
+    spread, count = first_spread(results), declared.starts.first
+    if spread is not None and declared.margin is not None:
+        sd = spread.sd * declared.spread_factor
+        count = starts_needed(declared.margin, sd, declared.level, count, declared.starts.most)
+    return declared.seeds[:count]
+
+
+def finished_starts(results: Results, seeds: Sequence[int]) -> int:
+    """How many of these starts the compared variants have all finished."""
+    finished = {(run.variant, run.seed) for run in results.compared}
+    return sum(all((name, seed) in finished for name in results.settings.compared) for seed in seeds)

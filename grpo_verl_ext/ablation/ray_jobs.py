@@ -106,12 +106,9 @@ class RayCluster:
         # python is that of the head node's PATH, for ours may not exist there
         own_queue = "++algorithm.grpo_ext.own_queue=true"  # other trainings may share the cluster
         command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
-
-        def submit() -> None:
-            if not self._knows(job):  # an earlier try may have arrived, and only its answer been lost
-                self.client.submit_job(entrypoint=command, submission_id=name, runtime_env=env)
-
-        self._ask(submit)
+        submit = partial(self.client.submit_job, entrypoint=command, submission_id=name, runtime_env=env)
+        # an earlier try may have arrived, and only its answer been lost
+        self._ask(lambda: self._knows(job) or submit())
         return job
 
     def _knows(self, job: Job) -> bool:

@@ -1,43 +1,60 @@
 """What a report shows on the terminal, in Markdown and on the page alike, and its files.
 
 First a statement for each declared comparison, or that nothing was declared; then the differences, which are
-also the rows of the forest plot; then the checks and the costs.
+also the rows of the forest plot; then the checks and the costs. ``report.html`` is one self-contained file
+without scripts or network access, with its pictures in it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import base64
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.declaration import Primary
 from grpo_verl_ext.ablation.measures import (
+    CONFIDENCE,
     Paired,
     compare,
     costs_of,
     curves_of,
+    finished_starts,
+    interval,
     report_rows,
-    steps_of_most,
+    seeds_by_rule,
     values_of,
+    whole_curves,
 )
-from grpo_verl_ext.ablation.power import finished_starts, seeds_by_rule
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import TABLE, CheckResult, Results, RunResult, write_table
-from grpo_verl_ext.ablation.verdicts import Verdict, control_of, in_words, judge
+from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome, control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.plotting import drawn, looks
+
+_GREEN, _PURPLE = "#00694a", "#6b2d73"
+COLOURS: dict[str, str] = {
+    **{VerdictOutcome.SHOWN: _GREEN, VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
+    **{VerdictOutcome.UNDECIDED: "#7a5200", VerdictOutcome.BLIND: _PURPLE},
+    **{VerdictOutcome.NOT_EXERCISED: _PURPLE, "control shown": _GREEN, "control missed": _PURPLE},
+    "exploratory": "#57606a",
+}
+"""Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """Everything that a report shows."""
 
     results: Results
-    rows: list[dict[str, Any]]
-    """The result of `report_rows`."""
     costs: dict[str, dict[str, float]]
     missing: list[str]
     """Metrics that no run has, or that end before the last step; a report begins with them."""
@@ -47,9 +64,10 @@ class Report:
     checks: list[CheckResult] = field(default_factory=list)
     """The positive control and the manipulation checks; empty without a declaration."""
 
-    @property
-    def statements(self) -> list[tuple[str, str]]:
-        """Label and sentence of each verdict, else of the control, else that nothing was declared."""
+    def __post_init__(self) -> None:
+        settings, (base, *variants) = self.results.settings, self.results.variants
+        self.compared = settings.primary or Primary(settings.metrics[0], "area")
+        """The number whose differences are shown: the primary, else the area of the first metric."""
         verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
         controls = [
             ("control shown" if each.passed else "control missed", each.sentence)
@@ -57,46 +75,20 @@ class Report:
             if each.is_control
         ]
         nothing = "nothing was declared before the runs, so nothing here is a finding"
-        return verdicts or controls or [("exploratory", nothing)]
-
-    @property
-    def asked_for(self) -> list[RunResult]:
-        """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-        return _runs_asked_for(self.results)
-
-    @property
-    def compared(self) -> Primary:
-        """The number whose differences are shown: the primary, else the area of the first metric."""
-        return self.results.settings.primary or Primary(self.results.settings.metrics[0], "area")
-
-    @property
-    def differences(self) -> list[tuple[str, str, Paired]]:
+        self.statements = verdicts or controls or [("exploratory", nothing)]
+        """Label and sentence of each verdict, else of the control, else that nothing was declared."""
+        self.differences: list[tuple[str, str, Paired]] = []
         """Name, variant and numbers of those of the verdicts; without any, of those from the baseline."""
-        if self.verdicts:
-            return [
-                (
-                    f"{each.variant} − {each.against}"
-                    + f", {each.measure}" * (each.measure != self.compared.measure),
-                    *(each.variant, each),
-                )
-                for each in self.verdicts
-            ]
-        values, base = (
-            values_of(self.results, self.compared.metric, self.compared.measure),
-            self.results.variants[0],
-        )
-        against_base = {
-            variant: compare(values[variant], values[base]) for variant in self.results.variants[1:]
-        }
-        return [(f"{variant} − {base}", variant, found) for variant, found in against_base.items() if found]
-
-    @property
-    def exploratory(self) -> list[str]:
+        self.exploratory: list[str] = []
         """The differences in words, where no verdict says them."""
-        return [
-            in_words(f"{name}, {self.compared}", found)
-            for name, _, found in ([] if self.verdicts else self.differences)
-        ]
+        for each in self.verdicts:
+            other = f", {each.measure}" * (each.measure != self.compared.measure)
+            self.differences.append((f"{each.variant} − {each.against}{other}", each.variant, each))
+        values = values_of(self.results, self.compared.metric, self.compared.measure)
+        for variant in () if self.verdicts else variants:
+            if found := compare(values[variant], values[base]):
+                self.differences.append((f"{variant} − {base}", variant, found))
+                self.exploratory.append(in_words(f"{variant} − {base}, {self.compared}", found))
 
     @property
     def tables(self) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
@@ -125,18 +117,12 @@ def report_of(results: Results) -> Report:
     """Compare the finished runs, and put together what is shown of them."""
     results = replace(results, control=results.control or control_of(results.settings))
     checks, verdicts = judge(results)
-    return Report(
-        results=results,
-        rows=report_rows(results),
-        costs=costs_of(results),
-        missing=_missing(results),
-        warnings=_warnings(results),
-        verdicts=verdicts,
-        checks=checks,
-    )
+    costs, missing, warnings = costs_of(results), _missing(results), _warnings(results)
+    return Report(results, costs, missing, warnings, verdicts, checks)
 
 
-def _runs_asked_for(results: Results) -> list[RunResult]:
+def _asked_for(results: Results) -> list[RunResult]:
+    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
     wanted = seeds_by_rule(results)
     return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
 
@@ -145,7 +131,7 @@ def _warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted, settings = seeds_by_rule(results), results.settings
-    unfinished = [run for run in _runs_asked_for(results) if run.state is not State.FINISHED]
+    unfinished = [run for run in _asked_for(results) if run.state is not State.FINISHED]
     finished = finished_starts(results, wanted)
     beyond = finished_starts(results, settings.usable) - finished
     if settings.expect and finished < len(wanted):
@@ -180,28 +166,16 @@ def _warnings(results: Results) -> list[str]:
 
 def _missing(results: Results) -> list[str]:
     """Name the metrics, also of a declaration, that no finished run has, and curves that are not whole."""
-    settings, last, found = results.settings, results.settings.steps, []
+    settings, found = results.settings, []
     keys = dict.fromkeys(settings.metrics, "metrics")
     keys |= {settings.primary.metric: "primary"} if settings.primary else {}
     keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
     for metric, key in keys.items() if results.compared else ():
-        curves = curves_of(results, metric)
-        usual, runs = steps_of_most(curves), defaultdict(list)
-        for run in results.compared if curves else ():
-            curve = curves.get((run.variant, run.seed))
-            if curve is None:
-                runs["is missing in {}"].append(run.name)
-            elif curve.index[-1] < last:
-                runs[f"ends at step {curve.index[-1]} of {last} in {{}}"].append(run.name)
-            elif lacking := sorted(usual - {*curve.index}):
-                steps = ", ".join(map(str, lacking))
-                runs[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
-        for why, names in runs.items():
-            validate = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith(
-                "ends"
-            )
-            found.append(f"{metric} {why.format(', '.join(names))}: left out{validate}")
-        if not curves:
+        _, reasons = whole_curves(results, metric)
+        for why, names in reasons.items():
+            fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
+            found.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
+        if not curves_of(results, metric):
             near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
             like = f"; like it are {', '.join(near)}" if near else ""
             fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
@@ -223,16 +197,9 @@ def write_files(report: Report, folder: Path) -> list[Path]:
             {"declaration": each.declaration, "commit": each.commit, "at": each.at}
             for each in report.results.beginnings
         ],
-        **{"rows": report.rows, "costs": report.costs},
+        **{"rows": report_rows(report.results), "costs": report.costs},
     }
     write_whole(folder / "report.json", numbers_as_text(content))
-    write_whole(folder / "report.md", _as_markdown(report))
-    written = write_table(report.results, folder / TABLE)
-    return [folder / "report.json", folder / "report.md", written]
-
-
-def _as_markdown(report: Report) -> str:
-    """What is missing, the statements, the differences of an exploratory grid, tables, warnings."""
     said = [f"**{label}**: {sentence}" for label, sentence in report.statements]
     parts = ["\n".join(f"- {line}" for line in lines) for lines in (report.missing, said, report.exploratory)]
     for title, columns, lines in report.tables:
@@ -242,4 +209,115 @@ def _as_markdown(report: Report) -> str:
         )
         parts.append("\n".join([f"### {title}", "", head, "|" + "---|" * len(columns), *rows]))
     parts.append("\n".join(f"- {line}" for line in report.warnings))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    write_whole(folder / "report.md", "\n\n".join(part for part in parts if part) + "\n")
+    return [folder / "report.json", folder / "report.md", write_table(report.results, folder / TABLE)]
+
+
+def write_page(report: Report, folder: Path) -> Path:
+    """Write the page, whole or not at all; all values are escaped, and what does not show is `visible`."""
+    environment = Environment(
+        loader=PackageLoader("grpo_verl_ext", "ablation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    results, settings = report.results, report.results.settings
+    made_with = [
+        f"commit {run.record.git_revision or 'unknown'}; "
+        + ", ".join(f"{name} {version}" for name, version in run.record.versions.items())
+        + f"; {run.record.machine}" * (run.record.machine is not None)
+        for run in results.runs
+        if run.record is not None
+    ]
+    learnt = dict.fromkeys([report.compared.metric, *settings.metrics])
+    title, legend = ", ".join(results.variants), {}
+    for number, name in enumerate(results.variants):
+        sample = Figure(figsize=(0.5, 0.16))
+        sample.add_artist(Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **looks(number)))
+        legend[name] = _picture(sample)
+    page = environment.get_template("page.html.jinja").render(
+        report=report,
+        title=title if len(title) < 200 else f"{title[:200]}…",
+        settings=settings,
+        colours=COLOURS,
+        runs=_asked_for(results),
+        made_with=dict.fromkeys(made_with),
+        finished=len(results.compared),
+        forest=_picture(forest(report)),
+        level=1 - settings.alpha if report.verdicts else CONFIDENCE,
+        curves={metric: _picture(learning_curves(report, metric)) for metric in learnt},
+        legend=legend,
+    )
+    write_whole(folder / "report.html", page)
+    return folder / "report.html"
+
+
+def visible(text: str) -> str:
+    """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩."""
+    return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
+
+
+def learning_curves(report: Report, metric: str) -> Figure | None:
+    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without a curve.
+
+    The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
+    """
+    found, curves = curves_of(report.results, metric), {}
+    for variant in report.results.variants:
+        own = {seed: curve for (name, seed), curve in found.items() if name == variant}
+        if own and len(shared := pd.concat(own, axis=1, join="inner")):
+            curves[variant] = shared  # at the steps that all seeds have
+    figure = Figure(figsize=(4.6, 3.4), layout="constrained")  # inches; readable on a phone
+    axes = figure.subplots()
+    looks_of = {name: looks(number) for number, name in enumerate(report.results.variants)}
+    for variant, seeds in curves.items():
+        axes.plot(seeds, color=looks_of[variant]["color"], linewidth=0.6, alpha=0.5)
+        axes.plot(seeds.mean(axis=1, skipna=False), markersize=4, **looks_of[variant])
+    axes.set_ylim(axes.get_ylim())
+    for variant, seeds in curves.items():
+        *_, low, high = interval(seeds.to_numpy(), CONFIDENCE)
+        axes.fill_between(seeds.index, low, high, color=looks_of[variant]["color"], alpha=0.07, linewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.set(xlabel="step")
+    return figure if curves else None
+
+
+def forest(report: Report) -> Figure | None:
+    """Each difference with its interval and its starts (hollow), over 0 and ±margin; None without any."""
+    rows = report.differences
+    if all(found.difference is None for *_, found in rows):
+        return None
+    figure = Figure(figsize=(4.6, 0.6 + 0.6 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    margin = report.results.settings.margin
+    if report.verdicts and margin is not None:
+        axes.axvspan(-margin, margin, color="#dfe3e8", linewidth=0)
+    axes.axvline(0, color="#555555", linewidth=1)
+    across = axes.get_yaxis_transform()  # x in parts of the width
+    # A difference of differences is of no one variant, and looks like none.
+    names = list(dict.fromkeys([*report.results.variants, *(variant for _, variant, _ in rows)]))
+    for place, (name, variant, found) in enumerate(rows):
+        own = {**looks(names.index(variant)), "linestyle": ""}
+        axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
+        axes.text(0.01, place - 0.27, name, transform=across, verticalalignment="center", in_layout=False)
+        starts = [*found.by_seed.values()]
+        axes.plot(starts, [place + 0.2] * len(starts), fillstyle="none", markersize=4, alpha=0.7, **own)
+        if found.low is not None and found.high is not None:
+            axes.plot([found.low, found.high], [place, place], linewidth=2, color=own["color"])
+        if found.difference is not None:
+            axes.plot([found.difference], [place], markersize=8, **own)
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.55, -0.55)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel(f"difference, {report.compared}", wrap=True)
+    return figure
+
+
+def _picture(figure: Figure | None) -> str | None:
+    """An SVG as ``data:`` URI."""
+    if figure is None:
+        return None
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn(figure, "svg")).decode()

@@ -1,39 +1,125 @@
-"""Train the runs of a grid: one after the other on this machine, or as jobs of a Ray cluster."""
+"""Compose, check and train the runs of a grid: one after the other here, or as jobs of a Ray cluster."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.live import Live
 from rich.text import Text
 
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, keep_grid
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, keep_grid
 from grpo_verl_ext.ablation.state import (
     FAILURE,
     NOTE,
     RUN_RECORD,
+    STARTS,
     noted_job,
     read_record,
     status_of,
     write_record,
 )
+from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
-from grpo_verl_ext.utils.documents import read_json
-from grpo_verl_ext.utils.files import alone_in, in_one_sentence, write_whole
-from grpo_verl_ext.utils.keys import key_of
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.utils.documents import leaves, read_json
+from grpo_verl_ext.utils.errors import as_typed
+from grpo_verl_ext.utils.files import alone_in, in_one_sentence, module_file, sha256, write_whole
+from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, SECTION, key_of, setting
 
 if TYPE_CHECKING:
     from grpo_verl_ext.ablation.ray_jobs import RayCluster
 
 _POLL_SECONDS = 1.0
-_InputsOf = Callable[[GridRun], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What the plugin knows of a training; the command line hands it in."""
+
+    composed: Callable[[Sequence[str]], DictConfig]
+    """verl's configuration from the arguments of ``main_ppo``; raises ValueError where verl would refuse."""
+    check: Callable[[DictConfig], None]
+    """Raises ValueError where the driver would refuse."""
+    own_task: Callable[[DictConfig], DictConfig | None]
+    """The section of a task of this package."""
+    prepare: Callable[[str, int], object]
+    """Prepares an embedded task with a seed."""
+
+
+def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
+    """Name of each run → verl's configuration of it."""
+    configs = {}
+    for run in runs:
+        try:
+            configs[run.name] = plugin.composed(run.training.arguments())
+            task = _embedded_task(configs[run.name], plugin)
+        except (ValueError, OmegaConfBaseException) as error:
+            raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
+        for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if task else [])):
+            # verl would count with 8.0 and other text only once it has loaded everything
+            value = OmegaConf.select(configs[run.name], key)
+            if type(value) is not int or not least <= value < 2**63:
+                valid = f"valid is an integer ≥ {least}. Type: {key}=8"
+                raise AblationError(f"{run.name}: {key} is {as_typed(value)}; {valid}")
+    return configs
+
+
+def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:
+    task = plugin.own_task(config)
+    return task if task is not None and task.name in TASKS else None
+
+
+def check_runs(configs: Mapping[str, DictConfig], plugin: Plugin, *, here: bool) -> None:
+    """Prepare the embedded tasks that the runs need, and run the driver's checks if they are trained here."""
+    for name, config in configs.items():
+        task = _embedded_task(config, plugin)
+        if task is not None and not Path(task.folder).exists():
+            plugin.prepare(str(task.name), int(task.seed))
+        try:
+            if here:  # a cluster has its own devices, files and packages: the job checks them
+                plugin.check(config)
+        except (ValueError, OmegaConfBaseException) as error:
+            raise AblationError(f"{name}: {error}") from error
+
+
+_KEYS = (*STARTS, f"{SECTION}.gold_responses.files", f"{SECTION}.reward_model.path", "critic.model.path")
+_WEIGHTS = "reward.custom_reward_function.reward_kwargs.weights"
+_MODULES = "VERL_USE_EXTERNAL_MODULES"
+
+
+def inputs_of(config: DictConfig) -> dict[str, str]:
+    """Key → SHA-256 of the models, data, rewards and modules of the user's that are on this machine.
+
+    A list's second file has the key ``data.train_files[1]``.
+    """
+    models, weights = setting(config, "distillation"), setting(config, _WEIGHTS)
+    plain: Any = OmegaConf.to_container(models) if OmegaConf.is_dict(models) else {}
+    keys = [*_KEYS, *(f"distillation.{name}" for name, _ in leaves(plain) if name.endswith(".model_path"))]
+    named: dict[str, Any] = {key: setting(config, key) for key in keys}
+    functions = [name for name in weights if is_function(name)] if isinstance(weights, Mapping) else []
+    named |= {f"{_WEIGHTS}.{name}": file_of(name) for name in functions}
+    modules = setting(config, f"{RUNTIME_ENVIRONMENT}.{_MODULES}") or os.environ.get(_MODULES, "")
+    names = [name.strip() for name in modules.split(",") if name.strip()]
+    named[_MODULES] = [file for file in map(module_file, names) if file]
+    found = {}
+    for key, files in named.items():
+        for place, file in enumerate([files] if isinstance(files, str | Path) else files or []):
+            path = Path(file).expanduser()
+            if path.exists():
+                found[f"{key}[{place}]" if place else key] = sha256(path)
+    return found
 
 
 def go(
@@ -43,14 +129,14 @@ def go(
     *,
     retry_failed: bool,
     cluster: RayCluster | None = None,
-    inputs_of: _InputsOf = lambda _: {},
+    configs: Mapping[str, DictConfig] | None = None,
 ) -> None:
     """Keep the grid in its folder, and train those of its runs that are to do.
 
     Args:
         live: its console gets a line where a run begins and ends; it shows the last step.
         cluster: None: on this machine, one after the other.
-        inputs_of: SHA-256 of the model and the data of a run, for its record.
+        configs: verl's configuration of each run, whose record has the hashes of the files that it names.
     """
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,8 +162,8 @@ def go(
                 run = waiting.popleft()
                 if settings.is_declared and not jobs[run.name]:
                     _check_clean()
-                    _check_resumed(run, inputs_of)
-                at_work.append(_attempt(run, live, cluster, inputs_of))
+                    _check_resumed(run, configs)
+                at_work.append(_attempt(run, live, cluster, configs))
             at_work = [attempt for attempt in at_work if next(attempt, False)]
             time.sleep(_POLL_SECONDS if at_work else 0)
 
@@ -112,7 +198,7 @@ def check_records(runs: Sequence[GridRun]) -> None:
             )
 
 
-def _check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
+def _check_resumed(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
     """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
 
     Two commits with changes are never known to be the same. A run without a step begins anew.
@@ -120,7 +206,7 @@ def _check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
     record = read_record(run)
     if record is None or not (record.inputs and status_of(run).has_steps):
         return
-    now = _made_with(inputs_of(run))
+    now = _made_with(run, configs)
     words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
     for name, word in words.items():
         was = getattr(record, name)
@@ -131,12 +217,14 @@ def _check_resumed(run: GridRun, inputs_of: _InputsOf) -> None:
             )
 
 
-def _made_with(inputs: Mapping[str, str]) -> dict[str, Any]:
+def _made_with(run: GridRun, configs: Mapping[str, DictConfig] | None) -> dict[str, Any]:
     now = {"git_revision": git_revision(), "versions": versions(), "machine": machine()}
-    return {**now, "inputs": dict(inputs)}
+    return {**now, "inputs": inputs_of(configs[run.name]) if configs else {}}
 
 
-def _attempt(run: GridRun, live: Live, cluster: RayCluster | None, inputs_of: _InputsOf) -> Iterator[bool]:
+def _attempt(
+    run: GridRun, live: Live, cluster: RayCluster | None, configs: Mapping[str, DictConfig] | None
+) -> Iterator[bool]:
     """Train one run, and note in its folder what it is made with, when it ended, and why it failed.
 
     Yields True while it runs. Neither its failure nor a file that cannot be written ends the others.
@@ -151,7 +239,7 @@ def _attempt(run: GridRun, live: Live, cluster: RayCluster | None, inputs_of: _I
         training.folder.mkdir(parents=True, exist_ok=True)  # it has begun, before its files are hashed
         failure.unlink(missing_ok=True)
         # a cluster has packages, files and processors of its own
-        made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(inputs_of(run))
+        made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(run, configs)
         content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
         write_record(run, {**content, "steps": training.steps, **made_with, "began": utc_now()})
         live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")

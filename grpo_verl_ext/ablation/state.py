@@ -9,7 +9,8 @@ from enum import Enum
 from itertools import combinations, product
 from pathlib import Path
 
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, read_if_there, runs_of
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import GridRun, read_if_there, runs_of
 from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import Document
@@ -74,7 +75,7 @@ class Job(Document):
         return f"ray job stop {self.submission_id} --address {self.address}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunStatus:
     """A run's state and metrics at the time of reading."""
 
@@ -84,20 +85,10 @@ class RunStatus:
     reason: str | None = None
     """Why the run failed, or what cannot be read."""
 
-    @property
-    def step(self) -> int:
-        """The last logged step; 0 before the first."""
-        return max(self.metrics, default=0)
-
-    @property
-    def step_seconds(self) -> list[float]:
-        """Seconds of each step."""
-        return [values[STEP_SECONDS] for values in self.metrics.values() if STEP_SECONDS in values]
-
-    @property
-    def has_steps(self) -> bool:
+    def __post_init__(self) -> None:
+        self.step_seconds = [each[STEP_SECONDS] for each in self.metrics.values() if STEP_SECONDS in each]
+        self.has_steps = bool(self.metrics) or self.state is State.UNREADABLE
         """Whether an attempt has logged something, if only what cannot be read."""
-        return bool(self.metrics) or self.state is State.UNREADABLE
 
     def is_to_do(self, *, retry_failed: bool) -> bool:
         """Whether ``ablate run`` starts it."""
@@ -148,12 +139,7 @@ def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSetti
     A run is compared with the baseline's of the same seed, and those that remain within each declared
     comparison: versions, in a declared comparison commits, and model and data, unless the two variants choose
     them differently. A record of an earlier version, without any of them, is judged by its overrides alone.
-
-    Args:
-        records: of each finished run; None where there is none.
-
-    Returns:
-        (variant, seed) → the reason; runs that can be compared have none.
+    Runs that can be compared have no reason.
     """
     known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
     trainings = {(run.variant, run.seed): run.training for run in runs_of(settings)}
@@ -167,7 +153,7 @@ def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSetti
         if run in known and settings.is_declared and str(known[run].git_revision).endswith(CHANGED):
             reasons.append(f"its sources differed from their commit ({known[run].git_revision})")
         found[run] = "; ".join([*reasons, *_unlike(run, settings.base_variant, known, settings)])
-    compared = [each.variants for each in (*settings.comparisons, settings.own_control) if each]
+    compared = [each.weights for each in (*settings.comparisons, settings.own_control) if each]
     pairs = [pair for variants in compared for pair in combinations(variants, 2)]
     for (one, other), seed in product(pairs, settings.seeds):
         if found.get((one, seed)) == found.get((other, seed)) == "":

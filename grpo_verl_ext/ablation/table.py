@@ -12,14 +12,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import (
     GRID,
     AblationError,
     Beginning,
-    GridSettings,
     read_beginnings,
     read_kept,
     read_kept_grid,
+    runs_of,
 )
 from grpo_verl_ext.ablation.state import Record, State, read_record, status_of, unlike_the_others
 from grpo_verl_ext.runs.metrics import Metrics
@@ -78,8 +79,8 @@ class Results:
     """The control of another grid that ``control.grid`` names, once it is read; the table keeps it."""
     beginnings: list[Beginning] = field(default_factory=list)
     """When the first run of a declared grid began; more than one if records were removed."""
-    values: dict[str, dict[str, dict[str, dict[int, float]]]] = field(default_factory=dict, repr=False)
-    """What `values_of` has found: metric → measure → variant → seed → value."""
+    values: dict[str, dict[tuple[str, int], dict[str, float]]] = field(default_factory=dict, repr=False)
+    """What `values_of` has found: metric → (variant, seed) → measure → value."""
     variants: list[str] = field(init=False)
     """Names of the variants, the baseline first."""
     left_out: dict[tuple[str, int], str] = field(init=False)
@@ -93,10 +94,6 @@ class Results:
         self.left_out = unlike_the_others({key: run.record for key, run in finished.items()}, self.settings)
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
 
-    def seeds_of(self, variant: str) -> list[int]:
-        """Seeds of the variant's runs that are compared."""
-        return [run.seed for run in self.compared if run.variant == variant]
-
 
 def gathered(settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]]) -> Results:
     """Put the metrics of all runs into one table."""
@@ -108,21 +105,15 @@ def gathered(settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]]) 
     return Results(settings, found, pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS))
 
 
-def read_any(path: Path) -> tuple[Results, Path]:
-    """Read a grid's folder, or the table that a report wrote; also return the folder for its next report."""
-    table = path if path.is_file() else path / TABLE
-    if table.is_file() and not (path / GRID).exists():
-        return read_table(table), table.parent
-    return read_results(path), path
-
-
 def read_results(folder: Path) -> Results:
-    """Read a grid's folder, which may have been moved."""
+    """Read a grid's folder, which may have been moved, or the table that a report wrote."""
+    table = folder if folder.is_file() else folder / TABLE
+    if table.is_file() and not (folder / GRID).exists():
+        return read_table(table)
     if not (folder / GRID).is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
-    settings, runs = read_kept_grid(folder)
-    found = []
-    for run in runs:
+    settings, found = read_kept_grid(folder), []
+    for run in runs_of(settings):
         status, record = status_of(run), None
         unread = status.reason if status.state is State.UNREADABLE else None
         if status.state is State.FINISHED:
@@ -163,10 +154,10 @@ def read_table(file: Path) -> Results:
         content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
         about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)
         table = content.to_pandas()[[*_COLUMNS]].astype(_COLUMNS)
-        settings, runs = read_kept(about.grid, file.parent)
-        if [run.name for run in about.runs] != [run.name for run in runs]:
+        settings, names = read_kept(about.grid, file.parent), [run.name for run in about.runs]
+        if names != [run.name for run in runs_of(settings)]:
             raise ValueError("its runs are not those of its grid")
-        if not {*table["run"].unique()} <= {run.name for run in runs}:
+        if not {*table["run"].unique()} <= {*names}:
             raise ValueError("its rows are not those of its runs")
         return Results(settings, about.runs, table, about.control, about.beginnings)
     except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:

@@ -1,81 +1,71 @@
-"""``grpo-verl-ext ablate`` on the terminal: the table of runs, the failures, and the comparison."""
+"""``grpo-verl-ext ablate`` on the terminal: the runs, what they cost and can tell, and the comparison."""
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.grid import (
-    AblationError,
-    GridRun,
-    GridSettings,
-    check_unchanged,
-    runs_of,
+from grpo_verl_ext.ablation.declaration import GridSettings, Starts
+from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unchanged, runs_of
+from grpo_verl_ext.ablation.measures import (
+    MANY,
+    POWER,
+    curves_of,
+    finished_starts,
+    first_spread,
+    power,
+    seeds_by_rule,
+    smallest_effect,
+    spread_of,
+    starts_needed,
+    values_of,
 )
-from grpo_verl_ext.ablation.page import COLOURS, write_page
-from grpo_verl_ext.ablation.plan import print_power, run_until_decided
-from grpo_verl_ext.ablation.report import report_of, write_files
-from grpo_verl_ext.ablation.run import check_records, go
-from grpo_verl_ext.ablation.state import (
-    RunStatus,
-    State,
-    noted_job,
-    status_of,
-)
-from grpo_verl_ext.ablation.table import read_any
-from grpo_verl_ext.ablation.verdicts import control_of
+from grpo_verl_ext.ablation.report import COLOURS, report_of, write_files, write_page
+from grpo_verl_ext.ablation.run import Plugin, check_records, check_runs, compose_runs, go
+from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, noted_job, status_of
+from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.utils.console import make_console
-
-if TYPE_CHECKING:
-    from grpo_verl_ext.ablation.ray_jobs import RayCluster
 
 _WIDTH = 120
 """Smallest width in columns, so that a row of numbers is one line."""
 
 
 def print_plan(
-    settings: GridSettings,
-    plugin: checks.Plugin,
-    *,
-    retry_failed: bool,
-    command: str,
-    pilot: Path | None,
+    settings: GridSettings, plugin: Plugin, *, retry_failed: bool, command: str, pilot: Path | None
 ) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
-    checks.compose_runs(runs, plugin)
+    compose_runs(runs, plugin)
     check_records(runs)
     check_unchanged(settings)
-    statuses = [status_of(run) for run in runs]
-    console.print(_runs_table(statuses, settings.metrics[0]), "")
+    statuses = _print_runs(console, runs, settings.metrics[0])
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     seconds = [second for status in statuses for second in status.step_seconds]
     time = "time unknown before the first step"
     if seconds:  # of steps, without the start of Ray, actor and rollout
-        steps = sum(status.run.training.steps - status.step for status in left)
+        steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
         time = f"about {steps * mean(seconds) / 60:.0f} min of steps"
     console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
-    _print_failures(console, statuses)
-    print_power(console, settings, pilot)
+    _print_power(console, settings, pilot)
     _print_missing_control(console, settings)
 
 
 def run_grid(
     settings: GridSettings,
-    plugin: checks.Plugin,
+    plugin: Plugin,
     *,
     retry_failed: bool,
     ray_address: str | None = None,
@@ -83,8 +73,12 @@ def run_grid(
     until_decided: bool = False,
 ) -> bool:
     """Check all runs, train those that are to do, and return whether all that are asked for are finished."""
-    console, cluster = make_console(), None
-    most = settings.declared_starts().most if until_decided else None
+    console, cluster, starts = make_console(), None, settings.starts if until_decided else None
+    if until_decided and starts is None:
+        raise AblationError(
+            "--until-decided is given without starts; valid are the first and the largest number, "
+            "in a grid with expect. Type: 'starts={first: 8, most: 16}', or leave --until-decided out"
+        )
     if ray_address is not None:
         from grpo_verl_ext.ablation.ray_jobs import connected
 
@@ -92,10 +86,10 @@ def run_grid(
     elif jobs > 1:
         valid = "valid is 1, for each run has the machine to itself. Type: --ray-address http://HOST:8265"
         raise AblationError(f"--jobs is {jobs}; without a cluster {valid}")
-    runs = [run for run in runs_of(settings) if run.seed in settings.seeds[:most]]
-    configs = checks.compose_runs(runs, plugin)
+    runs = [run for run in runs_of(settings) if run.seed in settings.seeds[: starts.most if starts else None]]
+    configs = compose_runs(runs, plugin)
     check_unchanged(settings)
-    checks.check_runs(configs, plugin, here=cluster is None)
+    check_runs(configs, plugin, here=cluster is None)
     given = f"Ray: the one at {cluster.address}, which --ray-address names" if cluster else None
     for line in dict.fromkeys(given or run.training.ray.words for run in runs):
         console.print(line)
@@ -105,45 +99,90 @@ def run_grid(
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
-        return _train(console, settings, chosen, configs, retry_failed=retry_failed, cluster=cluster)
+        naming = nullcontext() if cluster is None else _jobs_named_at_the_end(console, chosen)
+        with naming, Live(console=console, refresh_per_second=2, transient=True) as live:
+            go(settings, chosen, live, retry_failed=retry_failed, cluster=cluster, configs=configs)
+        statuses = _print_runs(console, chosen, settings.metrics[0])
+        return all(status.state is State.FINISHED for status in statuses)
 
-    finished = run_until_decided(console, settings, train) if until_decided else train(settings.seeds)
+    finished = train(settings.seeds) if starts is None else _until_decided(console, settings, starts, train)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}")
     return finished
 
 
-def _train(
-    console: Console,
-    settings: GridSettings,
-    runs: Sequence[GridRun],
-    configs: Mapping[str, DictConfig],
-    *,
-    retry_failed: bool,
-    cluster: RayCluster | None,
-) -> bool:
-    """Train those of the runs that are to do, and return whether all are finished."""
+def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -> None:
+    """Print what the declared numbers of starts cost and can tell, by the pilot's runs or else its own."""
+    primary, margin, level = settings.primary, settings.margin, settings.level
+    if primary is None or margin is None or not settings.expect:
+        if pilot is not None:
+            without = "of which it is the power. Write expect into the grid, or leave --pilot out"
+            raise AblationError(f"--pilot is {pilot}, but the grid declares no comparison, {without}")
+        return
+    source, sd, seconds = pilot or Path(settings.folder), math.nan, math.nan
+    said = f"The power is unknown: {source} has no two variants with two common starts that logged the"
+    said = f"{said} {primary}. Type: --pilot <folder or table of a grid that has>"
+    if pilot is not None or (source / GRID).is_file():
+        results = read_results(source)
+        timed = curves_of(results, STEP_SECONDS)
+        seconds = float(pd.concat(timed.values()).mean()) if timed else math.nan
+        values = values_of(results, primary.metric, primary.measure)
+        there = [variant for variant in results.variants if values[variant]]
+        compared = [variant for variant in there if variant in settings.compared]
+        compared = compared if len(compared) > 1 else there
+        spread = spread_of(results, primary, compared, results.settings.seeds)
+        sd = spread.sd * settings.spread_factor
+        if not math.isnan(sd):
+            said = f"SD of paired differences: {figures(spread.sd)} (from {source}: {', '.join(compared)}; "
+            said += f"{spread.starts} starts; {spread.degrees} degrees of freedom)"
+            said += f"; of differences of differences: {figures(sd)}" * (sd > spread.sd)
+    number = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
+    console.print(f"{number}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
+    first, most = settings.starts.first if settings.starts else len(settings.usable), len(settings.usable)
+    for starts in dict.fromkeys((first, most)):
+        runs = starts * len(settings.overrides)
+        line = f"{starts} starts: {runs} runs"
+        if not math.isnan(seconds):
+            line += f", {runs * settings.steps * seconds / 60:.0f} minutes"
+        if not math.isnan(sd):
+            line += f": power {power(margin, sd, starts, level):.2f} for {margin:g}; smallest difference at "
+            line += f"{POWER:.0%}: {figures(smallest_effect(starts, level) * sd)}"
+        console.print(line)
+    if not math.isnan(sd):
+        needed = starts_needed(margin, sd, level)
+        more = " or more" * (needed == MANY) + f", of {most} that the grid may use," * (needed > most)
+        console.print(f"A difference of {margin:g} takes {needed} starts{more} to be found with {POWER:.0%}.")
 
-    naming = nullcontext() if cluster is None else _jobs_named_at_the_end(console, runs)
-    with naming, Live(console=console, refresh_per_second=2) as live:
-        go(
-            settings,
-            runs,
-            live,
-            retry_failed=retry_failed,
-            cluster=cluster,
-            inputs_of=lambda run: checks.inputs_of(configs[run.name]),
+
+def _until_decided(
+    console: Console, settings: GridSettings, starts: Starts, train: Callable[[Sequence[int]], bool]
+) -> bool:
+    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives; say whether all are compared."""
+    folder = Path(settings.folder)
+    if not train(settings.seeds[: starts.first]):
+        console.print(
+            f"The first {starts.first} starts are not all finished; then it is decided how many follow."
         )
-        statuses = [status_of(run) for run in runs]
-        live.update(_runs_table(statuses, settings.metrics[0]))
-    console.print()
-    _print_failures(console, statuses)
-    return all(status.state is State.FINISHED for status in statuses)
+        return False
+    results = read_results(folder)
+    spread, seeds = first_spread(results), seeds_by_rule(results)
+    if spread is not None:
+        console.print(
+            f"After {starts.first} starts the SD of paired differences is {figures(spread.sd)} "
+            f"({spread.degrees} degrees of freedom): to find {settings.margin:g} with {POWER:.0%}, "
+            f"{len(seeds)} starts are trained, of at most {starts.most}."
+        )
+    if len(seeds) > starts.first and not train(seeds):
+        return False
+    report = report_of(read_results(folder))
+    sentences = [each.sentence for each in report.verdicts] + [each.sentence for each in report.checks]
+    for line in (*sentences, *report.missing, *report.warnings):
+        console.print(line)
+    return spread is not None and finished_starts(report.results, seeds) == len(seeds)
 
 
 def print_report(source: Path, *, output: Path | None = None) -> None:
     """Compare the finished runs of a grid's folder or table, on the terminal and in files beside it."""
-    results, of_source = read_any(source)
-    report, console = report_of(results), make_console(at_least=_WIDTH)
+    report, console = report_of(read_results(source)), make_console(at_least=_WIDTH)
     for line in report.missing:
         console.print(line, style="red")
     for label, sentence in report.statements:
@@ -160,27 +199,32 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
         console.print(table)  # it ends with a blank line
     for line in report.warnings:
         console.print(line)
-    folder = output or of_source
+    folder = output or (source.parent if source.is_file() else source)
     folder.mkdir(parents=True, exist_ok=True)
     for file in [*write_files(report, folder), write_page(report, folder)]:
         console.print(str(file))
 
 
-def _runs_table(statuses: Sequence[RunStatus], metric: str) -> Table:
-    """A line for each run: its state, last step, last value of the metric, and seconds of a step."""
-    shown = Table(title="runs")
+def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[RunStatus]:
+    """Print a line for each run with its last value of the metric and seconds of a step, and the failures."""
+    statuses, shown = [status_of(run) for run in runs], Table(title="runs")
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
     for status in statuses:
         values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
-        seconds = status.step_seconds
         shown.add_row(
             *(status.run.variant, str(status.run.seed), status.state.value),
-            f"{status.step}/{status.run.training.steps}",
+            f"{max(status.metrics, default=0)}/{status.run.training.steps}",
             f"{values[-1]:.3f}" if values else "–",
-            f"{mean(seconds):.1f}" if seconds else "–",
+            f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–",
         )
-    return shown
+    console.print(shown, "")
+    for status in statuses:
+        if status.reason is not None:
+            console.print(f"\n{status.run.name} {status.state.value}:\n{status.reason.rstrip()}", style="red")
+        if status.state is State.FAILED:
+            console.print("To try it again: --retry-failed")
+    return statuses
 
 
 def _print_missing_control(console: Console, settings: GridSettings) -> None:
@@ -188,14 +232,6 @@ def _print_missing_control(console: Console, settings: GridSettings) -> None:
     if control is not None and not control.passed:
         fix = "grpo-verl-ext ablate run <file of that grid>"
         console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")
-
-
-def _print_failures(console: Console, statuses: Sequence[RunStatus]) -> None:
-    for status in statuses:
-        if status.reason is not None:
-            console.print(f"\n{status.run.name} {status.state.value}:\n{status.reason.rstrip()}", style="red")
-        if status.state is State.FAILED:
-            console.print("To try it again: --retry-failed")
 
 
 @contextmanager

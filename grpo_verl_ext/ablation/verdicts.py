@@ -11,11 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, Primary
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.measures import Paired, holm, p_of_equality, paired, values_of
-from grpo_verl_ext.ablation.power import MANY, POWER, seeds_by_rule, starts_needed
-from grpo_verl_ext.ablation.table import CheckResult, Results, read_any
+from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
+from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.measures import (
+    MANY,
+    POWER,
+    Paired,
+    holm,
+    p_of_equality,
+    paired,
+    seeds_by_rule,
+    starts_needed,
+    values_of,
+)
+from grpo_verl_ext.ablation.table import CheckResult, Results, read_results
 
 
 class VerdictOutcome(str, Enum):
@@ -37,8 +46,7 @@ class Verdict(Paired):
 
     variant: str
     against: str
-    measure: str
-    """final, area, mean or second_half."""
+    measure: Measure
     expected: str
     """higher, lower, different or equal."""
     outcome: VerdictOutcome = VerdictOutcome.UNDECIDED
@@ -79,23 +87,27 @@ def outcome_of(
 
 def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple[Verdict, str]:
     """Test a comparison over the declared starts that its variants have finished; also return why not."""
-    measure, grid = comparison.measure or primary.measure, results.settings
+    measure, grid, weights = comparison.measure or primary.measure, results.settings, comparison.weights
     every = values_of(results, primary.metric, measure)
     starts = {
-        seed: {name: every[name][seed] for name in comparison.variants}
+        seed: {name: every[name][seed] for name in weights}
         for seed in seeds_by_rule(results)
-        if all(seed in every[name] for name in comparison.variants)
+        if all(seed in every[name] for name in weights)
     }
-    by_seed = {seed: comparison.difference(values) for seed, values in starts.items()}
+    by_seed = {
+        seed: sum(weights[name] * value for name, value in values.items()) - (comparison.number or 0.0)
+        for seed, values in starts.items()
+    }
     differences = np.array([*by_seed.values()])
     largest = max((abs(value) for values in starts.values() for value in values.values()), default=0.0)
-    numbers: dict[str, Any] = {"by_seed": by_seed}
+    numbers: dict[str, Any] = {"variant": comparison.variant, "against": comparison.against}
+    numbers |= {"measure": measure, "expected": comparison.expected, "by_seed": by_seed}
     why = ""
     if unknown := [str(seed) for seed, value in by_seed.items() if not math.isfinite(value)]:
         why = f"a value is NaN with seed {', '.join(unknown)}"
     elif len(starts) < FEWEST:
         numbers["difference"] = fmean(differences) if starts else None
-        everyone = "both" if len(comparison.variants) == 2 else "all"
+        everyone = "both" if len(weights) == 2 else "all"
         why = f"fewer than {FEWEST} starts are finished by {everyone}"
     else:
         numbers |= vars(paired(by_seed, largest, 1 - grid.alpha))
@@ -104,13 +116,7 @@ def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple
         elif grid.margin is not None:
             numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
             numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
-    verdict = Verdict(
-        variant=comparison.variant,
-        against=comparison.against,
-        measure=measure,
-        expected=comparison.expected,
-        **numbers,
-    )
+    verdict = Verdict(**numbers)
     name = f"{verdict.variant} − {verdict.against}, {Primary(primary.metric, measure)}"
     return replace(verdict, sentence=in_words(name, verdict)), why
 
@@ -125,20 +131,14 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
     p, p_equal = np.array([(each.p, each.p_equal) for each, _ in tested], dtype=float).T  # None becomes NaN
     adjusted = holm(np.where([each.expected == "equal" for each, _ in tested], p_equal, p))
     found, missed = [], [each for each in checks if not each.passed]
-    for index, (comparison, (each, why)) in enumerate(zip(grid.comparisons, tested, strict=True)):
-        outcome = outcome_of(
-            each.expected,
-            each.difference or 0.0,
-            p=p[index],
-            p_equal=p_equal[index],
-            adjusted_p=adjusted[index],
-            alpha=grid.alpha,
-            comparisons=len(tested),
-        )
-        after_holm = None if math.isnan(adjusted[index]) else float(adjusted[index])
+    for comparison, (each, why), *values in zip(grid.comparisons, tested, p, p_equal, adjusted, strict=True):
+        tests: dict[str, Any] = dict(zip(("p", "p_equal", "adjusted_p"), map(float, values), strict=True))
+        tests |= {"alpha": grid.alpha, "comparisons": len(tested)}
+        outcome = outcome_of(each.expected, each.difference or 0.0, **tests)
+        after_holm = None if math.isnan(tests["adjusted_p"]) else tests["adjusted_p"]
         verdict = replace(each, adjusted_p=after_holm, outcome=outcome)
         reason = why or _reason(verdict, margin)
-        own = [check for check in missed if check.variant in comparison.variants]
+        own = [check for check in missed if check.variant in comparison.weights]
         if any(check.is_control for check in missed):
             outcome = VerdictOutcome.BLIND
             reason = "the positive control was missed, so that nothing is claimed"
@@ -159,7 +159,7 @@ def _check_results(results: Results) -> list[CheckResult]:
         found.append(_own_control(results, grid.own_control, grid.primary))
     for check in grid.checks:
         values = values_of(results, check.metric, check.measure)
-        for variant in check.variants or grid.variants:
+        for variant in check.variants or grid.overrides:
             own = [values[variant][seed] for seed in seeds_by_rule(results) if seed in values[variant]]
             mean = fmean(own) if own else math.nan
             value, passed = None if math.isnan(mean) else mean, mean >= check.at_least
@@ -178,7 +178,7 @@ def control_of(settings: GridSettings) -> CheckResult | None:
     if control is None or control.grid is None:
         return None
     try:
-        other, _ = read_any(Path(control.grid))
+        other = read_results(Path(control.grid))
         primary, own = other.settings.primary, other.settings.own_control
         if primary is None or own is None:
             raise AblationError("that grid declares no control of its own")
@@ -221,7 +221,7 @@ def _reason(verdict: Verdict, margin: float) -> str:
     adjusted_p += " after Holm"
     different, equal = (p, adjusted_p) if expected == "equal" else (adjusted_p, p_equal)
     needed = verdict.starts_needed or 0
-    more = needed - verdict.starts
+    more = needed - len(verdict.by_seed)
     if more <= 0:
         needs = f"{needed} starts are enough to find {margin:g} with {POWER:.0%}"
     elif needed >= MANY:
@@ -233,7 +233,8 @@ def _reason(verdict: Verdict, margin: float) -> str:
 
 def in_words(name: str, numbers: Paired) -> str:
     """``gvpo − grpo, area of acc, 12 starts: +0.021 (−0.008 … 0.050)``, as far as it is known."""
-    text = f"{name}, {numbers.starts} start{'s' * (numbers.starts != 1)}"
+    starts = len(numbers.by_seed)
+    text = f"{name}, {starts} start{'s' * (starts != 1)}"
     if numbers.difference is None:
         return text
     ends = "no interval"

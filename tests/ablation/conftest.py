@@ -1,4 +1,4 @@
-"""Fixtures: a grid's folder as its runs leave it, and the analysis of a grid with declared comparisons."""
+"""Fixtures: commands, a grid's folder as its runs leave it, and the report on declared comparisons."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,18 +6,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from omegaconf import OmegaConf
+from typer.testing import CliRunner
 
 from grpo_verl_ext import cli
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.checks import Plugin
+from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.report import Report
+from grpo_verl_ext.ablation.run import Plugin
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
-from grpo_verl_ext.runs.metrics import TRAINED
+from grpo_verl_ext.runs.child_process import ProcessFailedError
+from grpo_verl_ext.runs.metrics import TRAINED, Metrics
+from grpo_verl_ext.runs.verl_run import VerlRun
+
+
+@pytest.fixture
+def ablate() -> Callable[..., Result]:
+    """Run a command that ends with this status, and without a traceback."""
+
+    def ablate(*words: object, status: int = 0) -> Result:
+        ended = CliRunner().invoke(cli.app, ["ablate", *map(str, words)])
+        assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+        assert ended.exit_code == status, ended.output
+        return ended
+
+    return ablate
 
 
 @pytest.fixture
@@ -29,33 +46,65 @@ def plugin() -> Plugin:
 @pytest.fixture
 def uncomposed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no run of a grid composed and checked."""
-    monkeypatch.setattr(
-        checks, "compose_runs", lambda runs, _: {run.name: OmegaConf.create() for run in runs}
-    )
-    monkeypatch.setattr(checks, "check_runs", lambda *_, here: None)
+    composed = lambda runs, _: {run.name: OmegaConf.create() for run in runs}  # noqa: E731
+    monkeypatch.setattr(terminal, "compose_runs", composed)
+    monkeypatch.setattr(terminal, "check_runs", lambda *_, here: None)
 
 
 @pytest.fixture
-def grid_of(tmp_path: Path) -> Callable[..., None]:
-    """Keep a grid of two steps in ``tmp_path``: variants, the baseline first, metrics, and more settings."""
+def grid_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write the file of a grid of two steps with these keys, but those that are None."""
 
-    def keep(variants: list[str], metrics: list[str], **more: Any) -> None:
+    def write(**keys: object) -> Path:
+        usual = {"folder": str(tmp_path / "out"), "steps": 2, "base": [], "metrics": ["acc"]}
+        file, content = tmp_path / "grid.yaml", usual | keys
+        file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+        return file
+
+    return write
+
+
+@pytest.fixture
+def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """A stand-in for verl's process finishes every run but those of the variants in this set, which fail."""
+    failing: set[str] = set()
+
+    def go(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+        if run.folder.parent.name in failing:
+            raise ProcessFailedError("the disk is full, says verl\nended with status 1")
+        line = {"step": run.steps, "data": {TRAINED: run.steps, "acc": 0.5}}
+        (run.folder / "attempt-1.jsonl").write_text(json.dumps(line) + "\n")
+        on_metrics(run.metrics())
+
+    monkeypatch.setattr(VerlRun, "go", go)
+    return failing
+
+
+@pytest.fixture
+def grid_of(tmp_path: Path) -> Callable[..., GridSettings]:
+    """Keep a grid of two steps: variants, the baseline first, metrics, and more settings."""
+
+    def keep(variants: list[str], metrics: list[str], folder: Path = tmp_path, **more: Any) -> GridSettings:
         axes: dict[str, dict[str, list[str]]] = {"algo": {variant: [] for variant in variants}}
-        usual = {"base": [], "seeds": [1, 2], "baseline": variants[:1], "axes": axes}
-        keep_grid(GridSettings(folder=str(tmp_path), steps=2, metrics=metrics, **{**usual, **more}))
+        usual = {"steps": 2, "base": [], "seeds": [1, 2], "baseline": variants[:1], "axes": axes}
+        settings = GridSettings(folder=str(folder), metrics=metrics, **{**usual, **more})
+        keep_grid(settings)
+        return settings
 
     return keep
 
 
 @pytest.fixture
-def leave(tmp_path: Path) -> Callable[[str, int, Mapping[int, Mapping[str, float]]], Path]:
+def leave(tmp_path: Path) -> Callable[..., Path]:
     """Write what a variant's run with a seed has logged at each step; returns the run's folder.
 
     Every step but the validation before the first is a training step.
     """
 
-    def leave(variant: str, seed: int, metrics: Mapping[int, Mapping[str, float]]) -> Path:
-        run = tmp_path / variant / f"seed-{seed}"
+    def leave(
+        variant: str, seed: int, metrics: Mapping[int, Mapping[str, float]], folder: Path = tmp_path
+    ) -> Path:
+        run = folder / variant / f"seed-{seed}"
         run.mkdir(parents=True, exist_ok=True)
         lines = [
             json.dumps({"step": step, "data": {**data, **({TRAINED: step} if step else {})}})
@@ -114,7 +163,6 @@ def declared(tmp_path: Path) -> Report:
         )
     return Report(
         results=gathered(settings, [(run, metrics) for run in runs]),
-        rows=[],
         costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
         missing=[],
         warnings=[],

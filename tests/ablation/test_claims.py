@@ -1,6 +1,5 @@
 """Test verdicts, checks and controls of grids whose numbers are known, next to scipy and by hand."""
 
-import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,18 +13,12 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.declaration import (
-    Control,
-    Expectation,
-    ManipulationCheck,
-    Primary,
-    VariantPair,
-)
-from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
+from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary, VariantPair
+from grpo_verl_ext.ablation.grid import GridSettings
+from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.report import Report, report_of
 from grpo_verl_ext.ablation.table import read_results, read_table, write_table
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, control_of
-from grpo_verl_ext.runs.metrics import TRAINED
 
 SEEDS = [1, 2, 3, 4, 5, 6, 7, 8]
 LEVEL = [0.3, 0.5, 0.4, 0.6, 0.35, 0.45, 0.55, 0.5]
@@ -42,41 +35,30 @@ STARTS_FOR_NOISY = math.ceil(
 Grid = Callable[..., Report]
 
 
-def write_grid(folder: Path, differences: Mapping[str, list[float]], **more: Any) -> GridSettings:
-    """Keep a grid of two steps: variants that differ from ``base`` by this much with each seed."""
-    variants = ["base", *differences]
-    values: dict[str, Any] = {
-        "seeds": SEEDS,
-        "primary": Primary("acc", "final"),
-        "margin": 0.05,
-        "control": Control("bad", "lower"),
-        **more,
-    }
-    settings = GridSettings(
-        folder=str(folder),
-        steps=2,
-        base=[],
-        axes={"algo": {name: [] for name in variants}},
-        baseline=["base"],
-        metrics=["acc"],
-        **values,
-    )
-    keep_grid(settings)
-    for name in variants:
-        own = differences.get(name, [0.0] * len(SEEDS))
-        for seed, level, difference in zip(SEEDS, LEVEL, own, strict=False):
-            run = folder / name / f"seed-{seed}"
-            run.mkdir(parents=True)
-            data = {"acc": level + difference, "clip": 0.02, "timing_s/step": 30.0}
-            lines = [json.dumps({"step": step, "data": {**data, TRAINED: step}}) for step in (1, 2)]
-            (run / "attempt-1.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    return settings
+@pytest.fixture
+def write(grid_of, leave, tmp_path: Path) -> Callable[..., GridSettings]:
+    """Leave the runs of variants that differ from ``base`` by this much with each seed, in a folder."""
+
+    def write(name: str, differences: Mapping[str, list[float]], **more: Any) -> GridSettings:
+        primary, control = Primary("acc", "final"), Control("bad", "lower")
+        usual = {"seeds": SEEDS, "primary": primary, "margin": 0.05, "control": control}
+        settings = grid_of(["base", *differences], ["acc"], tmp_path / name, **usual | more)
+        for variant in settings.overrides:
+            own = differences.get(variant, [0.0] * len(SEEDS))
+            for seed, level, difference in zip(SEEDS, LEVEL, own, strict=False):
+                data = {"acc": level + difference, "clip": 0.02, "timing_s/step": 30.0}
+                leave(variant, seed, {1: data, 2: data}, tmp_path / name)
+        return settings
+
+    return write
 
 
 @pytest.fixture
-def grid(tmp_path: Path) -> Grid:
+def grid(write, tmp_path: Path) -> Grid:
+    """The report on a grid with a variant ``bad``, which is lower."""
+
     def grid(differences: Mapping[str, list[float]], **more: Any) -> Report:
-        write_grid(tmp_path / "grid", {**differences, "bad": LOWER}, **more)
+        write("grid", {"bad": LOWER, **differences}, **more)
         return report_of(read_results(tmp_path / "grid"))
 
     return grid
@@ -91,7 +73,7 @@ class TestNumbers:
         (found,) = grid({"a": around(0.03)}, expect=[Expectation("a", "higher")]).verdicts
         wanted = stats.ttest_1samp(around(0.03), 0.0)
         low, high = wanted.confidence_interval(0.96)
-        assert (found.variant, found.against, found.expected, found.starts) == ("a", "base", "higher", 8)
+        assert (found.variant, found.against, found.expected) == ("a", "base", "higher")
         assert found.difference == pytest.approx(0.03, rel=1e-9)
         assert (found.low, found.high) == (pytest.approx(low, rel=1e-9), pytest.approx(high, rel=1e-9))
         assert found.p == found.adjusted_p == pytest.approx(wanted.pvalue, rel=1e-9)
@@ -100,15 +82,12 @@ class TestNumbers:
         assert found.p_equal == pytest.approx(max(below, above), rel=1e-9)
         assert found.by_seed == pytest.approx(dict(zip(SEEDS, around(0.03), strict=True)))
 
-    def test_two_measures_of_one_pair(self, tmp_path: Path) -> None:
+    def test_two_measures_of_one_pair(self, write, leave, tmp_path: Path) -> None:
         """The difference is there in the last of two steps alone, so that their mean has half of it."""
         both = [Expectation("a", "higher"), Expectation("a", "higher", measure="mean")]
-        write_grid(tmp_path / "grid", {"a": around(0.03), "bad": LOWER}, expect=both)
-        for seed, level in zip(SEEDS, LEVEL, strict=True):
-            log = tmp_path / "grid" / "a" / f"seed-{seed}" / "attempt-1.jsonl"
-            first, last = map(json.loads, log.read_text().splitlines())
-            first["data"]["acc"] = level
-            log.write_text(f"{json.dumps(first)}\n{json.dumps(last)}\n")
+        write("grid", {"a": [], "bad": LOWER}, expect=both)
+        for seed, level, difference in zip(SEEDS, LEVEL, around(0.03), strict=True):
+            leave("a", seed, {1: {"acc": level}, 2: {"acc": level + difference}}, tmp_path / "grid")
         final, mean = report_of(read_results(tmp_path / "grid")).verdicts
         assert (final.measure, mean.measure) == ("final", "mean")
         assert final.difference == pytest.approx(0.03, rel=1e-9)
@@ -122,7 +101,7 @@ class TestNumbers:
         values = [level + other for level, other in zip(LEVEL, around(0.03), strict=True)]
         (found,) = grid({"a": around(0.03)}, expect=[Expectation("a", "higher", 0.3)]).verdicts
         wanted = stats.ttest_1samp(values, 0.3)
-        assert (found.variant, found.against, found.starts) == ("a", "0.3", 8)
+        assert (found.variant, found.against, len(found.by_seed)) == ("a", "0.3", 8)
         assert found.difference == pytest.approx(np.mean(values) - 0.3, rel=1e-9)
         assert found.p == pytest.approx(wanted.pvalue, rel=1e-9)
         assert found.sentence.startswith("a − 0.3, final of acc, 8 starts: +0.186 (")
@@ -213,7 +192,7 @@ class TestUndecidedWithAReason:
     @pytest.mark.parametrize("count", [0, 1, 2])
     def test_fewer_than_three_starts(self, grid: Grid, count: int) -> None:
         (found,) = grid({"a": around(0.03)[:count]}, expect=[Expectation("a", "higher")]).verdicts
-        assert (found.outcome, found.starts) == (VerdictOutcome.UNDECIDED, count)
+        assert (found.outcome, len(found.by_seed)) == (VerdictOutcome.UNDECIDED, count)
         assert (found.p, found.low) == (None, None)
         assert found.sentence.endswith(": undecided; fewer than 3 starts are finished by both")
         assert f", {count} start{'' if count == 1 else 's'}: " in found.sentence
@@ -233,7 +212,7 @@ class TestUndecidedWithAReason:
         values = around(0.03)
         values[2] = math.nan
         (found,) = grid({"a": values}, expect=[Expectation("a", "higher")]).verdicts
-        assert (found.outcome, found.difference, found.starts) == (VerdictOutcome.UNDECIDED, None, 8)
+        assert (found.outcome, found.difference, len(found.by_seed)) == (VerdictOutcome.UNDECIDED, None, 8)
         assert found.sentence.endswith("8 starts: undecided; a value is NaN with seed 3")
 
 
@@ -290,14 +269,9 @@ class TestControl:
             (Control("bad", "lower"), LOWER[:2]),
         ],
     )
-    def test_a_missed_one_makes_every_verdict_blind(self, tmp_path: Path, control, differences) -> None:
-        write_grid(
-            tmp_path,
-            {"a": around(0.06), "bad": differences},
-            expect=[Expectation("a", "higher")],
-            control=control,
-        )
-        analysis = report_of(read_results(tmp_path))
+    def test_a_missed_one_makes_every_verdict_blind(self, grid: Grid, control, differences) -> None:
+        expect = [Expectation("a", "higher")]
+        analysis = grid({"a": around(0.06), "bad": differences}, expect=expect, control=control)
         (found,) = analysis.verdicts
         assert not analysis.checks[0].passed
         assert "missed; " in analysis.checks[0].sentence
@@ -305,38 +279,26 @@ class TestControl:
         assert found.sentence.startswith("a − base, final of acc, 8 starts: +0.060 (0.0")
         assert found.sentence.endswith("blind; the positive control was missed, so that nothing is claimed")
 
-    def test_it_is_tested_at_alpha_and_not_in_holms_family(self, grid: Grid, tmp_path: Path) -> None:
+    def test_it_is_tested_at_alpha_and_not_in_holms_family(self, grid: Grid) -> None:
         p = float(stats.ttest_1samp(around(-0.022), 0.0).pvalue)
         assert 0.02 < p < 0.04
-        write_grid(
-            tmp_path,
-            {"a": around(0.0), "b": around(0.0), "bad": around(-0.022)},
-            expect=[Expectation("a", "higher"), Expectation("b", "higher")],
-        )
-        assert report_of(read_results(tmp_path)).checks[0].passed
+        expect = [Expectation("a", "higher"), Expectation("b", "higher")]
+        same = {"a": around(0.0), "b": around(0.0)}
+        assert grid(same | {"bad": around(-0.022)}, expect=expect).checks[0].passed
 
 
 class TestControlOfAnotherGrid:
-    @pytest.fixture
-    def other(self, tmp_path: Path) -> Path:
-        write_grid(tmp_path / "calibration", {"bad": LOWER}, margin=None)
-        return tmp_path / "calibration"
+    def judged(self, grid: Grid, tmp_path: Path) -> Report:
+        control = Control(grid=str(tmp_path / "calibration"))
+        return grid({"a": around(0.06)}, expect=[Expectation("a", "higher")], control=control)
 
-    def judged(self, tmp_path: Path, grid: Path | str) -> Report:
-        write_grid(
-            tmp_path / "claim",
-            {"a": around(0.06)},
-            expect=[Expectation("a", "higher")],
-            control=Control(grid=str(grid)),
-        )
-        return report_of(read_results(tmp_path / "claim"))
-
-    def test_shown(self, tmp_path: Path, other: Path) -> None:
-        analysis = self.judged(tmp_path, other)
+    def test_shown(self, grid: Grid, write, tmp_path: Path) -> None:
+        write("calibration", {"bad": LOWER}, margin=None)
+        analysis = self.judged(grid, tmp_path)
         assert analysis.verdicts[0].outcome is VerdictOutcome.SHOWN
         check = analysis.checks[0]
         assert (check.variant, check.passed, check.is_control) == ("bad", True, True)
-        assert check.sentence.endswith(f"shown (p < 0.0001) (of {other})")
+        assert check.sentence.endswith(f"shown (p < 0.0001) (of {tmp_path}/calibration)")
 
     @pytest.mark.parametrize(
         ("differs", "why"),
@@ -353,30 +315,27 @@ class TestControlOfAnotherGrid:
             ),
         ],
     )
-    def test_one_that_says_nothing_of_this_grid_is_missed(self, tmp_path: Path, differs, why: str) -> None:
+    def test_one_that_says_nothing_of_it_is_missed(self, grid: Grid, write, tmp_path, differs, why) -> None:
         if differs is not None:
-            write_grid(tmp_path / "calibration", {"bad": LOWER}, margin=None, **differs)
-        analysis = self.judged(tmp_path, tmp_path / "calibration")
+            write("calibration", {"bad": LOWER}, margin=None, **differs)
+        analysis = self.judged(grid, tmp_path)
         assert analysis.verdicts[0].outcome is VerdictOutcome.BLIND
         assert "calibration: missed; " in analysis.checks[0].sentence
         assert analysis.checks[0].sentence.endswith(why)
 
-    def test_before_the_first_run_a_missing_one_is_named_with_what_to_do(
-        self, tmp_path: Path, other: Path
-    ) -> None:
-        shown = self.judged(tmp_path, other).results.settings
-        there, absent = control_of(shown), control_of(replace(shown, control=Control(grid="nowhere")))
-        assert there is not None
-        assert there.passed
+    def test_before_the_first_run_a_missing_one_is_named_with_what_to_do(self, write) -> None:
+        shown = write("claim", {"a": []}, control=Control(grid="nowhere"))
+        absent = control_of(shown)
         assert absent is not None
         assert not absent.passed
         assert absent.sentence.startswith("positive control of nowhere: missed; nowhere has no grid.json")
         assert control_of(replace(shown, control=Control("a", "lower"))) is None, "trained with the grid"
 
-    def test_the_table_keeps_it(self, tmp_path: Path, other: Path) -> None:
-        analysis = self.judged(tmp_path, other)
+    def test_the_table_keeps_it(self, grid: Grid, write, tmp_path: Path) -> None:
+        write("calibration", {"bad": LOWER}, margin=None)
+        analysis = self.judged(grid, tmp_path)
         write_table(analysis.results, tmp_path / "kept.parquet")
-        shutil.rmtree(other)
+        shutil.rmtree(tmp_path / "calibration")
         again = report_of(read_table(tmp_path / "kept.parquet"))
         assert (again.verdicts, again.checks) == (analysis.verdicts, analysis.checks)
 
@@ -395,11 +354,11 @@ class TestAnalysis:
         analysis = grid(
             {"a": around(0.06)}, expect=[Expectation("a", "higher")], primary=Primary("clip", "second_half")
         )
-        assert {(row["metric"], row["measure"]) for row in analysis.rows} == {
+        assert {(row["metric"], row["measure"]) for row in report_rows(analysis.results)} == {
             ("clip", "second_half"), ("acc", "final"), ("acc", "best"), ("acc", "area")
         }  # fmt: skip
 
-    def test_verdicts_of_an_unfinished_grid_are_not_final(self, grid: Grid, tmp_path: Path) -> None:
+    def test_verdicts_of_an_unfinished_grid_are_not_final(self, grid: Grid) -> None:
         analysis = grid({"a": around(0.06)[:6]}, expect=[Expectation("a", "higher")])
         assert analysis.warnings[0].startswith(
             "6 of 8 declared starts are finished and compared: the verdicts are not final"

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
-import socketserver
 import subprocess
 import sys
 import threading
@@ -21,14 +19,12 @@ import pytest
 from processes import Python
 from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import free_ports, ray_head
-from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import run as runner
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings
 from grpo_verl_ext.ablation.ray_jobs import RayCluster, connected
 from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.ablation.state import State, noted_job, status_of
-from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 CLIP = Path(__file__).parents[2] / "examples" / "ablations" / "clip_chain_sum.yaml"
@@ -203,49 +199,15 @@ def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_f
     assert [(signs / f"{name}.begun").read_text() for name in "ab"] == ["once\n"] * 2
 
 
-class Door:
-    """A way to the cluster that can be shut."""
-
-    def __init__(self, to: str) -> None:
-        upstream = ("127.0.0.1", int(to.rpartition(":")[2]))
-        (self.port,) = free_ports(1)
-        self.address = f"http://127.0.0.1:{self.port}"
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                with socket.create_connection(upstream) as other:
-                    back = threading.Thread(target=pump, args=(other, self.request))
-                    back.start()
-                    pump(self.request, other)
-                    back.join()
-
-        self.handler = Handler
-        self.open()
-
-    def open(self) -> None:
-        socketserver.ThreadingTCPServer.allow_reuse_address = True
-        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", self.port), self.handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.05,)).start()
-
-    def shut(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def pump(source: socket.socket, target: socket.socket) -> None:
-    while data := source.recv(65536):
-        target.sendall(data)
-    target.shutdown(socket.SHUT_WR)
-
-
 @pytest.mark.long
 def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes_the_run(
     tmp_path, address, client, run_named
 ) -> None:
-    run, door = run_named("a", wait_for="never"), Door(address)
-    lost = cluster(door.address, patience=0.3, pause=0.1)
+    run, nobody = run_named("a", wait_for="never"), f"http://127.0.0.1:{free_ports(1)[0]}"
+    lost = replace(cluster(address, patience=0.3, pause=0.1), address="http://a.door.of.it:8265")
+    told = Told(on_metrics=lambda: setattr(lost.client, "_address", nobody))
     with pytest.raises(AblationError, match=r"no answer from .* for 0 s .*Submitted jobs continue"):
-        submit(tmp_path, [run], lost, told=Told(on_metrics=door.shut))
+        submit(tmp_path, [run], lost, told=told)
     (job,) = jobs_of(client, tmp_path)
     assert job.status is JobStatus.RUNNING
     assert (status_of(run).state, status_of(run).reason) == (State.BEGUN, None)
@@ -278,21 +240,12 @@ def test_a_terminated_command_names_the_jobs_that_go_on(tmp_path, address, clien
     client.stop_job(job.submission_id)
 
 
-def test_an_address_where_nobody_answers_is_one_message_before_anything_begins(tmp_path) -> None:
-    (port,) = free_ports(1)
-    words = [
-        "ablate",
-        "run",
-        str(CLIP),
-        f"folder={tmp_path}/grid",
-        "--ray-address",
-        f"http://127.0.0.1:{port}",
-    ]
-    refused = CliRunner().invoke(app, words)
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith(f"ablate: --ray-address is http://127.0.0.1:{port}, where Ray's job API")
-    assert f"type: ray job list --address http://127.0.0.1:{port}" in refused.stderr
-    assert refused.stderr.count("\n") == 1
+def test_an_address_where_nobody_answers_is_one_message_before_anything_begins(ablate, tmp_path) -> None:
+    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
+    said = ablate("run", CLIP, f"folder={tmp_path}/grid", "--ray-address", nobody, status=1).stderr
+    assert said.startswith(f"ablate: --ray-address is {nobody}, where Ray's job API")
+    assert f"type: ray job list --address {nobody}" in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "grid").exists()
 
 
@@ -316,10 +269,7 @@ def another_server(status: int) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [
-        *((status, "Ray's job API does not answer") for status in (200, 404, 500)),
-        (401, "RAY_AUTH_TOKEN"),
-    ],
+    [*((status, "Ray's job API does not answer") for status in (200, 404, 500)), (401, "RAY_AUTH_TOKEN")],
 )
 def test_another_server_at_the_address_is_refused(status: int, message: str) -> None:
     with (
@@ -358,7 +308,6 @@ def test_ray_without_its_job_api_is_named(python: Python) -> None:
     assert "pip install 'ray[default]'" in found.stdout, found.stderr
 
 
-def test_several_jobs_need_a_cluster() -> None:
-    refused = CliRunner().invoke(app, ["ablate", "run", str(CLIP), "--jobs", "2"])
-    assert refused.exit_code == 1
+def test_several_jobs_need_a_cluster(ablate) -> None:
+    refused = ablate("run", CLIP, "--jobs", 2, status=1)
     assert "--jobs is 2; without a cluster valid is 1" in refused.stderr

@@ -2,17 +2,16 @@
 
 import json
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.declaration import Control, Expectation, Primary
-from grpo_verl_ext.ablation.grid import read_kept_grid
-from grpo_verl_ext.ablation.report import report_of
+from grpo_verl_ext.ablation.grid import runs_of
+from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.table import read_results
-from grpo_verl_ext.cli import app
 
 MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
 GOLD, TEACHER = (
@@ -20,6 +19,7 @@ GOLD, TEACHER = (
     "distillation.teacher_models.teacher_model.model_path",
 )
 SEEDS = (1, 2, 3)
+Grid = Callable[..., None]
 DECLARED = {
     "primary": Primary("acc", "final"),
     "margin": 0.05,
@@ -34,25 +34,22 @@ def record(seed: int, **changes: Any) -> dict[str, Any]:
     return {**made, "inputs": inputs, **changes}
 
 
-def grid(grid_of: Any, leave: Any, *, of: dict[tuple[str, int], dict[str, Any]], **more: Any) -> None:
-    """Nine finished runs; ``of`` changes records."""
-    grid_of(["base", "other", "third"], ["acc"], seeds=list(SEEDS), **more)
-    for variant in ("base", "other", "third"):
-        for seed in SEEDS:
-            run = leave(variant, seed, {2: {"acc": seed + len(variant)}})
-            begun = {"overrides": overrides_of(run)}
-            (run / "run.json").write_text(json.dumps(record(seed, **begun | of.get((variant, seed), {}))))
+@pytest.fixture
+def grid(grid_of, leave) -> Grid:
+    """Finished runs of each variant and seed; ``of`` changes records."""
+
+    def grid(of: Mapping[tuple[str, int], dict[str, Any]], **more: Any) -> None:
+        for run in runs_of(grid_of(["base", "other", "third"], ["acc"], seeds=list(SEEDS), **more)):
+            folder = leave(run.variant, run.seed, {2: {"acc": run.seed + len(run.variant)}})
+            begun = {"overrides": run.training.overrides} | of.get((run.variant, run.seed), {})
+            (folder / "run.json").write_text(json.dumps(record(run.seed, **begun)))
+
+    return grid
 
 
-def overrides_of(folder: Path) -> list[str]:
-    _, runs = read_kept_grid(folder.parents[1])
-    (found,) = (run.training.overrides for run in runs if run.training.folder == folder)
-    return list(found)
-
-
-def test_runs_that_fit_are_all_compared(grid_of, leave, tmp_path: Path) -> None:
+def test_runs_that_fit_are_all_compared(grid, tmp_path: Path) -> None:
     """Each seed has a start of its own."""
-    grid(grid_of, leave, of={})
+    grid(of={})
     results = read_results(tmp_path)
     assert (results.left_out, len(results.compared)) == ({}, 9)
 
@@ -65,42 +62,32 @@ def test_runs_that_fit_are_all_compared(grid_of, leave, tmp_path: Path) -> None:
             f"its {MODEL} is another than that of base/seed-2",
         ),
         ({"inputs": {MODEL: "start 2", DATA: "another"}}, f"its {DATA} is another than that of base/seed-2"),
-        (
-            {"inputs": {MODEL: "start 2"}},
-            f"its {DATA} is another than that of base/seed-2",
-        ),
-        (
-            {"versions": {"torch": "3", "verl": "1"}},
-            "it was made with torch 3, and base/seed-2 with 2",
-        ),
+        ({"inputs": {MODEL: "start 2"}}, f"its {DATA} is another than that of base/seed-2"),
+        ({"versions": {"torch": "3", "verl": "1"}}, "it was made with torch 3, and base/seed-2 with 2"),
         ({"versions": {"torch": "2"}}, "it was made with verl none, and base/seed-2 with 1"),
         ({"overrides": ["x=2"]}, "its overrides or steps are not those of the grid"),
         ({"steps": 3}, "its overrides or steps are not those of the grid"),
     ],
 )
-def test_one_is_named_and_left_out(grid_of, leave, tmp_path: Path, change: dict[str, Any], why: str) -> None:
-    grid(grid_of, leave, of={("other", 2): change})
+def test_one_is_named_and_left_out(ablate, grid, tmp_path: Path, change, why: str) -> None:
+    grid(of={("other", 2): change})
     results = read_results(tmp_path)
     assert results.left_out == {("other", 2): why}
-    assert results.seeds_of("other") == [1, 3]
-    (other,) = (
-        row for row in report_of(results).rows if (row["variant"], row["measure"]) == ("other", "final")
-    )
-    assert other["seeds"] == 2
-    assert other["mean"] == (1 + 3) / 2 + len("other")
-    printed = " ".join(CliRunner().invoke(app, ["ablate", "report", str(tmp_path)]).output.split())
+    rows = {(row["variant"], row["measure"]): row for row in report_rows(results)}
+    assert rows["other", "final"]["by_seed"] == {seed: seed + len("other") for seed in (1, 3)}
+    printed = ablate("report", tmp_path).output
     assert f"other/seed-2 is left out: {why}. To train it again, move its folder away" in printed
 
 
 @pytest.mark.parametrize("key", [GOLD, TEACHER])
 def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_them(
-    grid_of, leave, tmp_path: Path, key: str
+    grid, tmp_path: Path, key: str
 ) -> None:
     """Records of earlier versions have no hash of them."""
     noted = {seed: {MODEL: f"start {seed}", DATA: f"prompts {seed}", key: "one"} for seed in SEEDS}
     of = {("base", seed): {"inputs": noted[seed]} for seed in SEEDS}
     of |= {("other", 1): {"inputs": noted[1]}, ("other", 2): {"inputs": {**noted[2], key: "another"}}}
-    grid(grid_of, leave, of=of)
+    grid(of=of)
     why = f"its {key} is another than that of base/seed-2"
     assert read_results(tmp_path).left_out == {("other", 2): why}
 
@@ -113,24 +100,24 @@ def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_t
     ],
 )
 def test_a_declared_pair_is_of_one_commit_without_changes(
-    grid_of, leave, tmp_path: Path, revision: str, why: str
+    grid, tmp_path: Path, revision: str, why: str
 ) -> None:
     """An exploratory grid keeps them, with a warning."""
     for declaration, wanted in (({}, {}), (DECLARED, {("other", 2): why})):
-        grid(grid_of, leave, of={("other", 2): {"git_revision": revision}}, **declaration)
+        grid(of={("other", 2): {"git_revision": revision}}, **declaration)
         assert read_results(tmp_path).left_out == wanted
         shutil.rmtree(tmp_path)
 
 
-def test_a_declared_run_without_a_record_does_not_count(grid_of, leave, tmp_path: Path) -> None:
-    grid(grid_of, leave, of={}, **DECLARED)
+def test_a_declared_run_without_a_record_does_not_count(grid, tmp_path: Path) -> None:
+    grid(of={}, **DECLARED)
     (tmp_path / "other" / "seed-2" / "run.json").unlink()
     assert read_results(tmp_path).left_out == {("other", 2): "it has no record, as other runs have"}
 
 
 @pytest.mark.parametrize("key", [GOLD, TEACHER])
 def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_start(
-    grid_of, leave, tmp_path: Path, key: str
+    grid, tmp_path: Path, key: str
 ) -> None:
     def inputs(seed: int, **changes: str) -> dict[str, Any]:
         return {"inputs": {MODEL: f"start {seed}", DATA: f"prompts {seed}", key: "one", **changes}}
@@ -138,7 +125,7 @@ def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_
     of = {("base", seed): inputs(seed) for seed in SEEDS}
     of |= {("other", seed): inputs(seed, **{key: "another"}) for seed in SEEDS}
     of["other", 2] = inputs(2, **{key: "another", MODEL: "another"})
-    grid(grid_of, leave, of=of, axes={"algo": {"base": [], "other": [f"{key}=x"], "third": []}})
+    grid(of=of, axes={"algo": {"base": [], "other": [f"{key}=x"], "third": []}})
     why = f"its {MODEL} is another than that of base/seed-2"
     assert read_results(tmp_path).left_out == {("other", 2): why}
 
@@ -151,17 +138,17 @@ def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_
     ],
 )
 def test_a_variant_that_chooses_its_model_or_data_may_have_others(
-    grid_of, leave, tmp_path: Path, override: str, judged: bool
+    grid, tmp_path: Path, override: str, judged: bool
 ) -> None:
     """To read the same data in another way is not to choose it."""
     axes = {"algo": {"base": [], "other": [override], "third": []}}
-    grid(grid_of, leave, of={("other", 2): {"inputs": {MODEL: "x", DATA: "prompts 2"}}}, axes=axes)
+    grid(of={("other", 2): {"inputs": {MODEL: "x", DATA: "prompts 2"}}}, axes=axes)
     assert read_results(tmp_path).left_out.keys() == ({("other", 2)} if judged else set())
 
 
-def test_records_of_earlier_versions_are_not_judged(grid_of, leave, tmp_path: Path) -> None:
+def test_records_of_earlier_versions_are_not_judged(grid, tmp_path: Path) -> None:
     earlier = {"inputs": {}, "versions": {}, "git_revision": "abc+changes"}
-    grid(grid_of, leave, of={("other", 1): earlier}, **DECLARED)
+    grid(of={("other", 1): earlier}, **DECLARED)
     assert read_results(tmp_path).left_out == {}
 
 
@@ -169,12 +156,10 @@ AGAINST_OTHER = {**DECLARED, "expect": [Expectation("third", "different", agains
 
 
 @pytest.mark.parametrize("baseline", ["unfinished", "of changed sources"])
-def test_a_declared_pair_is_judged_without_its_baseline(
-    grid_of, leave, tmp_path: Path, baseline: str
-) -> None:
+def test_a_declared_pair_is_judged_without_its_baseline(grid, tmp_path: Path, baseline: str) -> None:
     of = {("third", 2): {"git_revision": "def", "inputs": {MODEL: "another", DATA: "prompts 2"}}}
     of |= {("base", 2): {"git_revision": "abc+changes"}}
-    grid(grid_of, leave, of=of, **AGAINST_OTHER)
+    grid(of=of, **AGAINST_OTHER)
     if baseline == "unfinished":
         (tmp_path / "base" / "seed-2" / "attempt-1.jsonl").unlink()
     found = read_results(tmp_path).left_out
@@ -186,7 +171,7 @@ def test_a_declared_pair_is_judged_without_its_baseline(
         assert found == {("third", 2): why}
 
 
-def test_variants_with_the_same_model_of_an_axis_are_compared_in_it(grid_of, leave, tmp_path: Path) -> None:
+def test_variants_with_the_same_model_of_an_axis_are_compared_in_it(grid, tmp_path: Path) -> None:
     """Two axes, of which one sets the model."""
     axes = {
         "algo": {"base": [], "other": [], "third": []},
@@ -195,13 +180,9 @@ def test_variants_with_the_same_model_of_an_axis_are_compared_in_it(grid_of, lea
     names = [f"{algo}-{size}" for algo in axes["algo"] for size in axes["size"]]
     expect = [Expectation("third-large", "different", against="other-large")]
     declared = {**DECLARED, "expect": expect, "control": Control("other-small", "different")}
-    grid_of(names, ["acc"], **declared, seeds=[*SEEDS], axes=axes, baseline=["base", "small"])
-    for name in names:
-        for seed in SEEDS:
-            run = leave(name, seed, {2: {"acc": seed + len(name)}})
-            size = name.rpartition("-")[2] if (name, seed) != ("third-large", 2) else "larger"
-            inputs = {MODEL: size, DATA: f"prompts {seed}"}
-            begun = {"overrides": overrides_of(run), "inputs": inputs}
-            (run / "run.json").write_text(json.dumps(record(seed, **begun)))
+    sizes = {(name, seed): name.rpartition("-")[2] for name in names for seed in SEEDS}
+    sizes["third-large", 2] = "larger"
+    of = {run: {"inputs": {MODEL: size, DATA: f"prompts {run[1]}"}} for run, size in sizes.items()}
+    grid(of, **declared, axes=axes, baseline=["base", "small"])
     why = f"its {MODEL} is another than that of other-large/seed-2"
     assert read_results(tmp_path).left_out == {("third-large", 2): why}

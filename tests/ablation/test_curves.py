@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from grpo_verl_ext.ablation.measures import curves_by_variant
-from grpo_verl_ext.ablation.page import forest
-from grpo_verl_ext.ablation.report import Report, report_of
+from grpo_verl_ext.ablation.report import Report, forest, learning_curves, report_of
 from grpo_verl_ext.ablation.table import Results, read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
@@ -26,10 +24,14 @@ def results(tmp_path: Path, grid_of, leave) -> Results:
 
 
 def test_curves_have_the_steps_that_all_seeds_have(results: Results) -> None:
-    found = {variant: curves.to_dict() for variant, curves in curves_by_variant(results, "val/acc").items()}
-    assert found == {"b": {1: {0: 0.0, 2: 0.5}}, "a": {1: {0: 0.25, 2: 1.0}, 2: {0: 0.75, 2: 0.5}}}
-    assert [*found] == ["b", "a"], "the baseline comes first"
-    assert curves_by_variant(results, "nowhere") == {}
+    """The baseline comes first; after the seeds of a variant comes their mean."""
+    figure = learning_curves(report_of(results), "val/acc")
+    assert figure is not None
+    assert [(*line.get_xdata(), *line.get_ydata()) for line in figure.axes[0].lines] == [
+        *[(0, 2, 0.0, 0.5), (0, 2, 0.0, 0.5)],
+        *[(0, 2, 0.25, 1.0), (0, 2, 0.75, 0.5), (0, 2, 0.5, 0.75)],
+    ]
+    assert learning_curves(report_of(results), "nowhere") is None
 
 
 def drawn(analysis: Report) -> Axes:
@@ -79,8 +81,7 @@ def test_the_band_is_the_margin(declared: Report) -> None:
     analysis = dataclasses.replace(declared, results=dataclasses.replace(declared.results, settings=without))
     assert not drawn(analysis).patches
     # Without verdicts another number may be drawn than the primary, in whose units the margin is.
-    rows = report_of(declared.results).rows
-    assert not drawn(dataclasses.replace(declared, verdicts=[], rows=rows)).patches
+    assert not drawn(dataclasses.replace(declared, verdicts=[])).patches
 
 
 def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Results) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
+import pandas as pd
 import pytest
 
 from grpo_verl_ext.ablation.declaration import (
@@ -15,7 +16,7 @@ from grpo_verl_ext.ablation.declaration import (
     Starts,
 )
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_grid
-from grpo_verl_ext.ablation.measures import MEASURES
+from grpo_verl_ext.ablation.measures import measured
 
 GRID = """
 folder: somewhere
@@ -79,11 +80,11 @@ def test_a_number_and_a_difference_of_differences(read) -> None:
     )
     of_number = read_one(read, f"expect=[{number}]", without="starts")
     (found,) = of_number.comparisons
-    assert (found.variant, found.against, found.difference({"gvpo": 1.25})) == ("gvpo", "1", 0.25)
+    assert (found.variant, found.against, found.weights, found.number) == ("gvpo", "1", {"gvpo": 1}, 1)
     assert of_number.spread_factor == 1
     (found,) = read_one(read, f"expect=[{interaction}]").comparisons
     assert (found.variant, found.against) == ("(gvpo − grpo)", "(ppo − lr1e-3)")
-    assert found.difference({"gvpo": 8.0, "grpo": 4.0, "ppo": 2.0, "lr1e-3": 1.0}) == (8 - 4) - (2 - 1)
+    assert found.weights == {"gvpo": 1, "grpo": -1, "ppo": -1, "lr1e-3": 1}
     declared = read_one(read, f"expect=[{interaction}, {{variant: gvpo, is: higher}}]")
     assert declared.compared == ["gvpo", "grpo", "lr1e-3", "ppo"]
     assert declared.spread_factor == pytest.approx(2**0.5)
@@ -98,7 +99,7 @@ def test_one_pair_by_two_measures(read) -> None:
 
 
 def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
-    assert {*get_args(Measure)} == {*MEASURES} - {"best"}
+    assert {*get_args(Measure)} == {*measured(pd.Series({1: 0.5}))} - {"best"}
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation import checks
-from grpo_verl_ext.ablation.checks import check_runs, compose_runs
 from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
-from grpo_verl_ext.cli import app
+from grpo_verl_ext.ablation.run import Plugin, check_runs, compose_runs
 
 FOLDER = Path(__file__).parents[2] / "examples" / "ablations"
 ELSEWHERE = ("run it again at commit", "pip install -e examples/teacher")
@@ -78,7 +75,7 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("knobs")
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_compose(file: Path, plugin: checks.Plugin) -> None:
+def test_the_examples_compose(file: Path, plugin: Plugin) -> None:
     grid = read_grid(file)
     of_one_seed = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
     assert len(compose_runs(of_one_seed, plugin)) >= 2
@@ -86,14 +83,11 @@ def test_the_examples_compose(file: Path, plugin: checks.Plugin) -> None:
 
 @pytest.mark.usefixtures("knobs")
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_are_planned(ablate, file: Path, tmp_path: Path, uncomposed: None) -> None:
     """All that `plan` does after composing the runs."""
-    monkeypatch.setattr(checks, "compose_runs", lambda runs, plugin: dict.fromkeys(run.name for run in runs))
-    shown = CliRunner().invoke(app, ["ablate", "plan", str(file), f"folder={tmp_path}"])
-    assert shown.exit_code == 0, shown.output
     grid = read_grid(file)
     runs = len(grid.seeds) * math.prod(map(len, grid.axes.values()))
-    assert f"{runs} of {runs} runs to do" in shown.output
+    assert f"{runs} of {runs} runs to do" in ablate("plan", file, f"folder={tmp_path}").output
 
 
 @pytest.mark.parametrize(
@@ -107,10 +101,7 @@ def test_the_examples_are_planned(file: Path, tmp_path: Path, monkeypatch: pytes
         (["seeds=[-1]"], r"seeds\[0\] is -1; .*greater than or equal to 0"),
         (["seeds=[one]"], r"seeds\[0\] is 'one'; valid is .* integer"),
         (["seeds=1,2"], r"seeds is '1,2'; valid is a valid list\. Type: seeds=\[1,2\]"),
-        (
-            ["axes.algo.a=x=1"],
-            r"axes\.algo\.a is 'x=1'; valid is a valid list\. Type: axes\.algo\.a=\[x=1\]",
-        ),
+        (["axes.algo.a=x=1"], r"axes\.algo\.a is 'x=1'; valid is a valid list\. Type: axes\.algo\.a=\[x=1\]"),
         (["axes=[a]"], r"axes: Cannot merge .*Type: axes=<value>"),
         (["axes.algo.a/b=[]"], r"the labels a/b, low, which name the folder 'a/b-low'; valid is .*Rename"),
         (["axes.algo.a,b=[]"], r"name the folder 'a,b-low'"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.ablation.checks import inputs_of
+from grpo_verl_ext.ablation.run import inputs_of
 
 
 def test_models_and_data_on_this_machine(tmp_path: Path) -> None:
@@ -23,9 +23,7 @@ def test_models_and_data_on_this_machine(tmp_path: Path) -> None:
                 "custom_reward_function": {"path": str(tmp_path / "train")},
                 "reward_model": {"model_path": str(model)},
             },
-            "algorithm": {
-                "grpo_ext": {"gold_responses": {"files": "${data.train_files}"}},
-            },
+            "algorithm": {"grpo_ext": {"gold_responses": {"files": "${data.train_files}"}}},
             "distillation": {
                 "teacher_models": {
                     "teacher_model": {"model_path": str(model)},

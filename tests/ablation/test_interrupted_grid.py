@@ -16,7 +16,7 @@ STAGES = {
     "a training starts": ("run", "0"),
     "it trains": ("run", "3"),
     "between two runs": ("run", "grpo_verl_ext.ablation.run:git_revision:2"),
-    "the report is written": ("report", "grpo_verl_ext.ablation.page:write_page"),
+    "the report is written": ("report", "grpo_verl_ext.ablation.report:write_page"),
 }
 
 

@@ -8,18 +8,14 @@ from pathlib import Path
 import kill_grid
 import pytest
 from processes import Spoken
-from typer.testing import CliRunner
-
-from grpo_verl_ext.cli import app
 
 SUFFIXES = {".json", ".csv", ".md", ".html", ".svg", ".png"}
 
 
-def report(folder: Path) -> dict[str, bytes]:
+def report(ablate, folder: Path) -> dict[str, bytes]:
     """What was printed, without the paths at the end, and every file of the report."""
-    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
-    assert finished.exit_code == 0, finished.output
-    printed = [line for line in finished.output.splitlines() if not line.startswith(str(folder))]
+    printed = ablate("report", folder).output.splitlines()
+    printed = [line for line in printed if not line.startswith(str(folder))]
     files = {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix in SUFFIXES}
     content = json.loads(files["report.json"])
     (begun,) = content["beginnings"]
@@ -29,7 +25,7 @@ def report(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.long
-def test_five_kills_at_random_points_change_no_result(tmp_path: Path) -> None:
+def test_five_kills_at_random_points_change_no_result(ablate, tmp_path: Path) -> None:
     def start(name: str, attempt: int = 0) -> Spoken:
         return Spoken(kill_grid.main, tmp_path / name, folder=tmp_path / f"said-{name}-{attempt}")
 
@@ -43,10 +39,10 @@ def test_five_kills_at_random_points_change_no_result(tmp_path: Path) -> None:
         process.first_line()
         time.sleep(rng.uniform(0, 1.6))
         process.kill()
-        report(tmp_path / "killed")
+        report(ablate, tmp_path / "killed")
     start("killed", 5).said()
 
-    of_killed, of_unbroken = report(tmp_path / "killed"), report(tmp_path / "unbroken")
+    of_killed, of_unbroken = (report(ablate, tmp_path / name) for name in ("killed", "unbroken"))
     assert of_killed == of_unbroken
     forms = {"printed", "report.json", "report.md", "report.html"}
     assert forms <= of_killed.keys()

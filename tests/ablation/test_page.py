@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, sync_playwright
 
-from grpo_verl_ext.ablation.grid import read_kept_grid
-from grpo_verl_ext.ablation.page import COLOURS, visible, write_page
-from grpo_verl_ext.ablation.report import Report, report_of
+from grpo_verl_ext.ablation.grid import runs_of
+from grpo_verl_ext.ablation.report import COLOURS, Report, report_of, visible, write_page
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome
 
@@ -27,19 +26,14 @@ HOSTILE = (
 @pytest.fixture
 def folder(tmp_path: Path, grid_of, leave) -> Path:
     """Two variants, two seeds; with seed 2 one of them is not finished."""
-    grid_of(["base", "other"], ["val/<acc>"], base=[HOSTILE])
-    for variant, seed, last in (("base", 1, 2), ("other", 1, 2), ("base", 2, 2), ("other", 2, 1)):
-        metrics = {step: {"val/<acc>": step / 4 + seed / 10} for step in range(last + 1)}
-        run = leave(variant, seed, metrics)
-        (of_grid,) = (each for each in read_kept_grid(tmp_path)[1] if each.name == f"{variant}/seed-{seed}")
-        overrides = list(of_grid.training.overrides)
-        record = {
-            "overrides": overrides,
-            "steps": 2,
-            "git_revision": "abc" * 20,
-            "versions": {"verl": "0.9.1", "torch": HOSTILE},
-        }
-        (run / "run.json").write_text(json.dumps(record))
+    for run in runs_of(grid_of(["base", "other"], ["val/<acc>"], base=[HOSTILE])):
+        steps = range(2 if run.name == "other/seed-2" else 3)
+        folder = leave(
+            run.variant, run.seed, {step: {"val/<acc>": step / 4 + run.seed / 10} for step in steps}
+        )
+        record = {"overrides": run.training.overrides, "steps": 2, "git_revision": "abc" * 20}
+        versions = {"verl": "0.9.1", "torch": HOSTILE}
+        (folder / "run.json").write_text(json.dumps({**record, "versions": versions}))
     return tmp_path
 
 
@@ -122,9 +116,7 @@ HEADINGS = r"<h([12])>(.*?)</h\1>"
 def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
     exploratory, html = as_html(report_of(read_results(folder))), as_html(declared)
     headings = [[heading for _, heading in re.findall(HEADINGS, page)] for page in (exploratory, html)]
-    assert headings[0] == [
-        *("base, other", "Differences", "Curves", "Checks and costs", "Provenance"),
-    ]
+    assert headings[0] == [*("base, other", "Differences", "Curves", "Checks and costs", "Provenance")]
     assert headings[1][1:] == ["Differences", "Curves", "Checks and costs", "Provenance"]
     # 1/4 + 1/10 at the middle step is the area of both variants with seed 1.
     for part in (

@@ -1,6 +1,5 @@
 """Test what `ablate plan` says of a declared grid: cost, power, smallest difference, and what it lacks."""
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -11,20 +10,15 @@ import numpy as np
 import pytest
 from click.testing import Result
 from statsmodels.stats.power import TTestPower
-from typer.testing import CliRunner
 
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings, keep_grid, read_grid, runs_of
+from grpo_verl_ext.ablation.grid import GridRun, keep_grid, read_grid, runs_of
 from grpo_verl_ext.ablation.table import read_results, write_table
-from grpo_verl_ext.cli import app
-from grpo_verl_ext.runs.metrics import TRAINED
 
 DECLARED: dict[str, Any] = {
     "steps": 10,
-    "base": [],
     "axes": {"algo": {"base": [], "a": [], "b": [], "bad": []}},
     "seeds": [*range(1, 17)],
     "baseline": ["base"],
-    "metrics": ["acc"],
     "primary": {"metric": "acc", "measure": "final"},
     "margin": 0.05,
     "starts": {"first": 8, "most": 16},
@@ -40,42 +34,37 @@ Plan = Callable[..., Result]
 
 
 @pytest.fixture
-def plan(tmp_path: Path, uncomposed: None) -> Plan:
-    def plan(*options: str, **changes: object) -> Result:
-        file = tmp_path / "grid.yaml"
-        kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
-        file.write_text(json.dumps({"folder": str(tmp_path / "out")} | kept))
-        return CliRunner().invoke(app, ["ablate", "plan", str(file), *options])
+def plan(ablate, grid_file, uncomposed: None) -> Plan:
+    def plan(*options: object, status: int = 0, **changes: object) -> Result:
+        return ablate("plan", grid_file(**DECLARED | changes), *options, status=status)
 
     return plan
 
 
-def leave(folder: Path, differences: list[float], variants: tuple[str, ...] = ("base", "a")) -> Path:
+@pytest.fixture
+def finish(leave) -> Callable[[GridRun, float], None]:
+    """Leave a run with steps of 6 seconds."""
+
+    def finish(run: GridRun, value: float) -> None:
+        steps = range(1, run.training.steps + 1)
+        metrics = {step: {"acc": value, "timing_s/step": 6.0} for step in steps}
+        leave(run.variant, run.seed, metrics, run.training.folder.parents[1])
+
+    return finish
+
+
+@pytest.fixture
+def pilot(grid_of, finish, tmp_path: Path) -> Callable[..., Path]:
     """A grid of 5 steps whose second variant differs by this much with each seed; a third varies wildly."""
-    settings = GridSettings(
-        folder=str(folder),
-        steps=5,
-        base=[],
-        axes={"algo": {name: [] for name in variants}},
-        seeds=[*range(1, len(differences) + 1)],
-        baseline=[variants[0]],
-        metrics=["acc"],
-    )
-    keep_grid(settings)
-    for run in runs_of(settings):
-        difference = [0.0, differences[run.seed - 1], run.seed % 2][variants.index(run.variant)]
-        finish(run, 0.5 + run.seed / 20 + difference)
-    return folder
 
+    def pilot(differences: list[float], *variants: str) -> Path:
+        seeds, variants = [*range(1, len(differences) + 1)], ("base", "a", *variants)
+        for run in runs_of(grid_of([*variants], ["acc"], tmp_path / "pilot", steps=5, seeds=seeds)):
+            difference = [0.0, differences[run.seed - 1], run.seed % 2][variants.index(run.variant)]
+            finish(run, 0.5 + run.seed / 20 + difference)
+        return tmp_path / "pilot"
 
-def finish(run: GridRun, value: float) -> None:
-    """Steps of 6 seconds."""
-    run.training.folder.mkdir(parents=True)
-    lines = [
-        json.dumps({"step": step, "data": {"acc": value, "timing_s/step": 6.0, TRAINED: step}})
-        for step in range(1, run.training.steps + 1)
-    ]
-    (run.training.folder / "attempt-1.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return pilot
 
 
 def cells(output: str) -> dict[int, list[str]]:
@@ -93,16 +82,14 @@ def wanted(sd: float, starts: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("of_table", [False, True])
-def test_a_pilot(plan: Plan, tmp_path: Path, of_table: bool) -> None:
-    pilot = leave(tmp_path / "pilot", DIFFERENCES, ("base", "a", "other"))
+def test_a_pilot(plan: Plan, pilot, tmp_path: Path, of_table: bool) -> None:
+    source = pilot(DIFFERENCES, "other")
     if of_table:
-        write_table(read_results(pilot), tmp_path / "pilot.parquet")
-        pilot = tmp_path / "pilot.parquet"
-    shown = plan("--pilot", str(pilot))
-    assert shown.exit_code == 0, shown.output
-    assert "2 comparisons of the final of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown.output
-    assert f"{SD:.3f} (from {pilot}: base, a; 6 starts; 5 degrees of freedom)" in shown.output
-    found = cells(shown.output)
+        source = write_table(read_results(source), tmp_path / "pilot.parquet")
+    shown = plan("--pilot", source).output
+    assert "2 comparisons of the final of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown
+    assert f"{SD:.3f} (from {source}: base, a; 6 starts; 5 degrees of freedom)" in shown
+    found = cells(shown)
     assert [*found] == [8, 16]
     for starts, (runs, minutes, power, smallest) in found.items():
         # 4 variants × 8 starts × 10 steps × 6 s = 1920 s.
@@ -110,21 +97,20 @@ def test_a_pilot(plan: Plan, tmp_path: Path, of_table: bool) -> None:
         assert float(power) == pytest.approx(wanted(SD, starts)[0], abs=0.005)
         assert float(smallest) == pytest.approx(wanted(SD, starts)[1], abs=0.0005)
     needed = math.ceil(TTestPower().solve_power(effect_size=0.05 / SD, alpha=0.02, power=0.8))
-    assert f"A difference of 0.05 takes {needed} starts to be found with 80%." in shown.output
+    assert f"A difference of 0.05 takes {needed} starts to be found with 80%." in shown
 
 
-def test_a_difference_of_differences_has_twice_the_variance(plan: Plan, tmp_path: Path) -> None:
+def test_a_difference_of_differences_has_twice_the_variance(plan: Plan, pilot) -> None:
     """The grid's numbers are those of the comparison that takes the most starts."""
     pair, other = {"variant": "a", "is": "higher"}, {"variant": "b", "against": "bad"}
-    pilot = leave(tmp_path / "pilot", DIFFERENCES)
-    shown = plan("--pilot", str(pilot), expect=[pair, {**pair, "minus": other}]).output
+    shown = plan("--pilot", pilot(DIFFERENCES), expect=[pair, {**pair, "minus": other}]).output
     assert f"of differences of differences: {SD * 2**0.5:.3f}" in shown
     for starts, (_, _, power, smallest) in cells(shown).items():
         assert float(power) == pytest.approx(wanted(SD * 2**0.5, starts)[0], abs=0.005)
         assert float(smallest) == pytest.approx(wanted(SD * 2**0.5, starts)[1], abs=0.0005)
 
 
-def test_the_runs_that_are_finished_here(plan: Plan, tmp_path: Path) -> None:
+def test_the_runs_that_are_finished_here(plan: Plan, finish, pilot, tmp_path: Path) -> None:
     plan()
     settings = read_grid(tmp_path / "grid.yaml")
     keep_grid(settings)
@@ -135,22 +121,21 @@ def test_the_runs_that_are_finished_here(plan: Plan, tmp_path: Path) -> None:
     assert "52 of 64 runs to do, about 52 min of steps" in shown
     assert f"{SD:.3f} (from {settings.folder}: base, a; 6 starts; 5 degrees of freedom)" in shown
     assert cells(shown)[16][:2] == ["64", "64"]
-    pilot = leave(tmp_path / "pilot", [2 * each for each in DIFFERENCES])
-    assert f"{2 * SD:.3f} (from {pilot}: " in plan("--pilot", str(pilot)).output
+    other = pilot([2 * each for each in DIFFERENCES])
+    assert f"{2 * SD:.3f} (from {other}: " in plan("--pilot", other).output
 
 
 @pytest.mark.parametrize(
     ("differences", "changes"),
     [(None, {}), (DIFFERENCES, {"primary": {"metric": "loss", "measure": "area"}}), ([0.1], {})],
 )
-def test_a_spread_that_is_not_known(plan: Plan, tmp_path: Path, differences, changes) -> None:
+def test_a_spread_that_is_not_known(plan: Plan, pilot, differences, changes) -> None:
     """Neither finished runs, nor a pilot with two starts of the primary."""
-    options = ["--pilot", str(leave(tmp_path / "pilot", differences))] if differences else []
-    shown = plan(*options, **changes)
-    assert shown.exit_code == 0, shown.output
-    assert re.search(r"The power is unknown: .* two common starts .* Type: --pilot <", shown.output)
-    assert cells(shown.output)[16] == ["64", "64" if differences else "–", "–", "–"]
-    assert "takes" not in shown.output
+    options = ["--pilot", pilot(differences)] if differences else []
+    shown = plan(*options, **changes).output
+    assert re.search(r"The power is unknown: .* two common starts .* Type: --pilot <", shown)
+    assert cells(shown)[16] == ["64", "64" if differences else "–", "–", "–"]
+    assert "takes" not in shown
 
 
 @pytest.mark.parametrize(
@@ -161,6 +146,4 @@ def test_a_spread_that_is_not_known(plan: Plan, tmp_path: Path, differences, cha
     ],
 )
 def test_a_refusal(plan: Plan, changes: dict[str, object], message: str) -> None:
-    refused = plan("--pilot", "nowhere", **changes)
-    assert refused.exit_code == 1
-    assert re.search(message, refused.stderr)
+    assert re.search(message, plan("--pilot", "nowhere", status=1, **changes).stderr)

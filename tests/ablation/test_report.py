@@ -6,14 +6,11 @@ import math
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.measures import costs_of, report_rows
-from grpo_verl_ext.ablation.page import forest
-from grpo_verl_ext.ablation.report import Report, report_of, write_files
+from grpo_verl_ext.ablation.report import Report, forest, report_of, write_files
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import RunResult, gathered, read_results
-from grpo_verl_ext.cli import app
 
 
 def test_costs_are_sums_and_a_peak(declared: Report) -> None:
@@ -65,10 +62,9 @@ NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a f
 """What a report no longer shows."""
 
 
-def test_without_a_declaration_nothing_is_a_finding(folder: Path) -> None:
-    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
-    assert finished.exit_code == 0, finished.output
-    said = [line for line in finished.output.splitlines() if line][1:3]  # the missing metric comes first
+def test_without_a_declaration_nothing_is_a_finding(ablate, folder: Path) -> None:
+    lines = ablate("report", folder).output.splitlines()
+    said = [line for line in lines if line][1:3]  # the missing metric comes first
     assert said == [f"exploratory: {NOTHING_DECLARED}", BY_HAND]
     text = (folder / "report.md").read_text()
     assert f"- **exploratory**: {NOTHING_DECLARED}\n\n- {BY_HAND}\n" in text
@@ -118,25 +114,23 @@ def test_a_verdict_without_a_number_is_reported(declared: Report, tmp_path: Path
     assert forest(analysis) is None
 
 
-def test_the_json_says_null_where_there_is_no_number(folder: Path, leave) -> None:
+def test_the_json_says_null_where_there_is_no_number(ablate, folder: Path, leave) -> None:
     leave("grpo", 1, {step: {"acc": math.nan, "timing_s/step": 1.5} for step in range(3)})
-    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
-    assert finished.exit_code == 0, finished.output
+    ablate("report", folder)
     content = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
     assert content["rows"][0]["by_seed"] == {"1": None, "2": 0.25, "3": 0.0}
 
 
-def test_corrupt_metrics_are_named_left_and_the_report_goes_on(folder: Path) -> None:
+def test_corrupt_metrics_are_named_left_and_the_report_goes_on(ablate, folder: Path) -> None:
     file = folder / "grpo" / "seed-1" / "attempt-1.jsonl"
     file.write_text('{"step": 0, "data": {}}\n{"st\n')
     before = file.read_bytes()
-    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
-    assert finished.exit_code == 0, finished.output
+    said = ablate("report", folder).output
     named = "grpo/seed-1/attempt-1.jsonl, line 2, is no record of verl's metrics"
     content = json.loads((folder / "report.json").read_text())
     assert content["warnings"][0].startswith(named)
     assert "grpo/seed-1 (unreadable)" in content["warnings"][1]
-    assert named in finished.output
+    assert named in said
     assert content["rows"][0]["by_seed"] == {"2": 0.25, "3": 0.0}
     assert file.read_bytes() == before
 

@@ -1,5 +1,6 @@
 """Test the runner: finished runs are not repeated; a failed one is named and does not stop the others."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -9,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from omegaconf import OmegaConf
 
 from grpo_verl_ext.ablation import run as runner
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, runs_of
 from grpo_verl_ext.ablation.run import check_records, go
 from grpo_verl_ext.ablation.state import State, read_record, status_of
-from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import TRAINED, CorruptMetricsError, Metrics
+from grpo_verl_ext.runs.metrics import Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 
@@ -38,40 +39,14 @@ class Heard:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> GridSettings:
+def settings(grid_of) -> GridSettings:
     algos = {name: [f"+algo={name}"] for name in ("a", "b", "c")}
-    declared = {"seeds": [1], "baseline": ["a"], "metrics": ["acc"], "axes": {"algo": algos}}
-    return GridSettings(folder=str(tmp_path), steps=2, base=[], **declared)
+    return grid_of(["a"], ["acc"], seeds=[1], seed_overrides=[], axes={"algo": algos})
 
 
 @pytest.fixture
-def grid(tmp_path: Path) -> list[GridRun]:
-    return [
-        GridRun(name, 1, VerlRun(tmp_path / name, [f"+algo={name}"], steps=2)) for name in ("a", "b", "c")
-    ]
-
-
-def trained(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
-    """What verl leaves when it ends well."""
-    run.last_checkpoint.mkdir(parents=True)
-    (run.folder / "attempt-1.jsonl").write_text(
-        json.dumps({"step": run.steps, "data": {TRAINED: run.steps}}) + "\n"
-    )
-    on_metrics(run.metrics())
-
-
-@pytest.fixture
-def verl(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """A stand-in for verl's process; the names in the set fail."""
-    failing: set[str] = set()
-
-    def go_(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
-        if run.folder.name in failing:
-            raise ProcessFailedError("the reason\nended with status 1")
-        trained(run, on_metrics)
-
-    monkeypatch.setattr(VerlRun, "go", go_)
-    return failing
+def grid(settings: GridSettings) -> list[GridRun]:
+    return runs_of(settings)
 
 
 def test_all_runs_in_their_order_and_none_twice(
@@ -93,11 +68,11 @@ class _TwoAtOnce:
 
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
         yield
-        trained(run, on_metrics)
+        run.go(on_metrics)
 
 
 def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(
-    settings: GridSettings, grid: list[GridRun], monkeypatch: pytest.MonkeyPatch
+    settings: GridSettings, grid: list[GridRun], verl: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_POLL_SECONDS", 0.0)
     heard = Heard()
@@ -109,11 +84,11 @@ def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(
     assert (record.git_revision, record.versions, record.machine) == (None, {}, None)
 
 
-def test_a_failed_run_is_named_skipped_and_retried_when_asked(settings, tmp_path, grid, verl) -> None:
+def test_a_failed_run_is_named_skipped_and_retried_when_asked(settings, grid, verl) -> None:
     verl.add("b")
     go(settings, grid, Heard(), retry_failed=False)
     assert [status_of(run).state for run in grid] == [State.FINISHED, State.FAILED, State.FINISHED]
-    assert status_of(grid[1]).reason == "the reason\nended with status 1\n"
+    assert status_of(grid[1]).reason == "the disk is full, says verl\nended with status 1\n"
 
     verl.clear()
     heard = Heard()
@@ -125,33 +100,36 @@ def test_a_failed_run_is_named_skipped_and_retried_when_asked(settings, tmp_path
 
 
 @pytest.mark.parametrize("when", ["before", "while it trains"])
-def test_a_run_whose_metrics_are_corrupt_ends_no_other(settings, tmp_path, grid, monkeypatch, when) -> None:
+def test_a_run_whose_metrics_are_corrupt_ends_no_other(settings, grid, verl, monkeypatch, when) -> None:
+    trained, heard, first = VerlRun.go, Heard(), grid[0].training.folder
+
     def train(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
-        if run.folder.name == "a":
-            (run.folder / "attempt-1.jsonl").write_text("{\n")
-            raise CorruptMetricsError("a/attempt-1.jsonl, line 1")
+        if run.folder == first:
+            (first / "attempt-1.jsonl").write_text("{\n")
+            run.metrics()
         trained(run, on_metrics)
 
     monkeypatch.setattr(VerlRun, "go", train)
-    heard = Heard()
     if when == "before":
-        (tmp_path / "a").mkdir()
-        (tmp_path / "a" / "attempt-1.jsonl").write_text("{\n")
+        first.mkdir(parents=True)
+        (first / "attempt-1.jsonl").write_text("{\n")
     go(settings, grid, heard, retry_failed=True)
     assert heard.begun == ["a/seed-1"] * (when != "before") + ["b/seed-1", "c/seed-1"]
     assert [status_of(run).state for run in grid] == [State.UNREADABLE, State.FINISHED, State.FINISHED]
-    assert "a/attempt-1.jsonl, line 1, is no record" in str(status_of(grid[0]).reason)
-    assert not (tmp_path / "a" / "failed.txt").exists()
+    assert "a/seed-1/attempt-1.jsonl, line 1, is no record" in str(status_of(grid[0]).reason)
+    assert not (first / "failed.txt").exists()
 
 
 def test_each_run_records_what_it_was_made_with(settings, tmp_path, grid, verl) -> None:
     before = datetime.now(timezone.utc).replace(microsecond=0)
-    go(settings, grid, Heard(), retry_failed=False, inputs_of=lambda run: {"data.train_files": run.name})
-    record = json.loads((tmp_path / "a" / "run.json").read_text())
+    (tmp_path / "train").write_bytes(b"abc")
+    config = OmegaConf.create({"data": {"train_files": str(tmp_path / "train")}})
+    go(settings, grid, Heard(), retry_failed=False, configs={run.name: config for run in grid})
+    record = json.loads((tmp_path / "a" / "seed-1" / "run.json").read_text())
     assert (record["variant"], record["seed"]) == ("a", 1)
     assert (record["overrides"], record["steps"]) == (["+algo=a"], 2)
     assert {"verl", "torch", "grpo-verl-ext"} <= record["versions"].keys()
-    assert record["inputs"] == {"data.train_files": "a/seed-1"}
+    assert record["inputs"] == {"data.train_files": hashlib.sha256(b"abc").hexdigest()}
     assert f"{os.cpu_count()} cores" in record["machine"]
     began, ended = (datetime.fromisoformat(record[name]) for name in ("began", "ended"))
     assert before <= began <= ended <= datetime.now(timezone.utc)
@@ -160,11 +138,11 @@ def test_each_run_records_what_it_was_made_with(settings, tmp_path, grid, verl) 
 def test_a_run_that_failed_has_not_ended(settings, tmp_path, grid, verl) -> None:
     verl.add("a")
     go(settings, grid, Heard(), retry_failed=False)
-    first = json.loads((tmp_path / "a" / "run.json").read_text())
+    first = json.loads((tmp_path / "a" / "seed-1" / "run.json").read_text())
     assert "ended" not in first
     verl.clear()
     go(settings, grid, Heard(), retry_failed=True)
-    again = json.loads((tmp_path / "a" / "run.json").read_text())
+    again = json.loads((tmp_path / "a" / "seed-1" / "run.json").read_text())
     assert again == first | {name: again[name] for name in ("began", "ended")}
 
 

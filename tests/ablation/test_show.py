@@ -4,22 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.cli import app
 
 
 @pytest.fixture
-def grid(tmp_path: Path, leave) -> Path:
+def grid(grid_file, tmp_path: Path, leave) -> Path:
     """Of three runs one is finished, one has failed, one is to do."""
-    file = tmp_path / "grid.yaml"
-    file.write_text(
-        f"folder: {tmp_path}\nsteps: 2\nbase: [actor_rollout_ref.rollout.name=vllm]\n"
-        "axes: {algo: {grpo: [+algo=grpo], dapo: [+algo=dapo], gvpo: [+algo=gvpo]}}\n"
-        "seeds: [1]\nbaseline: [grpo]\nmetrics: [acc]\n"
-    )
+    base, algos = ["actor_rollout_ref.rollout.name=vllm"], ("grpo", "dapo", "gvpo")
+    axes = {"algo": {name: [f"+algo={name}"] for name in algos}}
+    file = grid_file(folder=str(tmp_path), base=base, axes=axes, seeds=[1], baseline=["grpo"])
     leave("grpo", 1, {1: step(0.25, 60.0), 2: step(0.5, 30.0)})
     failed = leave("dapo", 1, {1: step(0.25, 90.0)})
     (failed / "failed.txt").write_text("the reason\n")
@@ -27,17 +22,11 @@ def grid(tmp_path: Path, leave) -> Path:
 
 
 @pytest.fixture
-def shown(declared: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+def shown(ablate, declared: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Print the report of `declared`."""
-    monkeypatch.setattr(terminal, "read_any", lambda _source: (declared.results, tmp_path))
+    monkeypatch.setattr(terminal, "read_results", lambda _source: declared.results)
     monkeypatch.setattr(terminal, "report_of", lambda _results: declared)
-
-    def shown() -> str:
-        finished = CliRunner().invoke(app, ["ablate", "report", str(tmp_path)])
-        assert finished.exit_code == 0, finished.output
-        return finished.output
-
-    return shown
+    return lambda: ablate("report", tmp_path).output
 
 
 def test_a_report_begins_with_the_verdicts_and_ends_with_checks_costs_and_files(
@@ -73,17 +62,14 @@ def step(acc: float, seconds: float) -> dict[str, float]:
     return {"acc": acc, "timing_s/step": seconds}
 
 
-def test_the_plan_by_hand(grid: Path) -> None:
-    shown = CliRunner().invoke(app, ["ablate", "plan", str(grid)])
-    assert shown.exit_code == 0, shown.output
-    rows = {
-        cells[0]: cells[1:] for line in shown.output.splitlines() if (cells := line.strip("│ ").split("│"))
-    }
-    rows = {name.strip(): [cell.strip() for cell in cells] for name, cells in rows.items()}
+def test_the_plan_by_hand(ablate, grid: Path) -> None:
+    shown = ablate("plan", grid).output
+    lines = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in shown.splitlines()]
+    rows = {name: cells for name, *cells in lines}
     assert rows["grpo"] == ["1", "finished", "2/2", "0.500", "45.0"]
     assert rows["dapo"] == ["1", "failed", "1/2", "0.250", "90.0"]
     assert rows["gvpo"] == ["1", "waiting", "0/2", "–", "–"]
     # Two steps are left of (60 + 30 + 90) / 3 s each.
     start = f"grpo-verl-ext ablate run {grid}"
-    assert f"1 of 3 runs to do, about 2 min of steps. To start them: {start}\n" in shown.output
-    assert "dapo/seed-1 failed:\nthe reason" in shown.output
+    assert f"1 of 3 runs to do, about 2 min of steps. To start them: {start}\n" in shown
+    assert "dapo/seed-1 failed:\nthe reason" in shown

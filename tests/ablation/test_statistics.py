@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grpo_verl_ext.ablation.measures import MEASURES, compare, interval
+from grpo_verl_ext.ablation.measures import compare, interval, measured
 
 
 def test_an_interval_by_hand() -> None:
@@ -54,20 +54,20 @@ def test_one_seed_and_rounding_are_no_spread(variant, baseline, difference: floa
 )
 def test_means_over_steps_by_hand(points: list[tuple[int, float]], mean: float, second_half: float) -> None:
     curve = pd.Series(dict(points))
-    assert MEASURES["mean"](curve) == pytest.approx(mean, rel=1e-12)
-    assert MEASURES["second_half"](curve) == pytest.approx(second_half, rel=1e-12)
+    assert measured(curve)["mean"] == pytest.approx(mean, rel=1e-12)
+    assert measured(curve)["second_half"] == pytest.approx(second_half, rel=1e-12)
 
 
 def test_final_best_and_area_by_hand() -> None:
     curve = pd.Series({0: 0.25, 4: 0.75, 6: 0.5})
-    assert (MEASURES["final"](curve), MEASURES["best"](curve)) == (0.5, 0.75)
+    assert (measured(curve)["final"], measured(curve)["best"]) == (0.5, 0.75)
     # (4 · 0.5 + 2 · 0.625) / 6.
-    assert MEASURES["area"](curve) == pytest.approx(3.25 / 6)
-    assert MEASURES["area"](pd.Series({4: 0.75})) == 0.75
+    assert measured(curve)["area"] == pytest.approx(3.25 / 6)
+    assert measured(pd.Series({4: 0.75}))["area"] == 0.75
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_the_best_value_does_not_depend_on_where_a_nan_stands(order: tuple[int, ...]) -> None:
     values = [math.nan, 0.5, 0.25]
-    assert MEASURES["best"](pd.Series([values[index] for index in order])) == 0.5
-    assert math.isnan(MEASURES["best"](pd.Series([math.nan])))
+    assert measured(pd.Series([values[index] for index in order]))["best"] == 0.5
+    assert math.isnan(measured(pd.Series([math.nan]))["best"])

@@ -10,19 +10,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation.grid import AblationError, GridSettings
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import (
-    Results,
-    RunResult,
-    gathered,
-    read_results,
-    read_table,
-    write_table,
-)
-from grpo_verl_ext.cli import app
+from grpo_verl_ext.ablation.table import Results, RunResult, gathered, read_results, read_table, write_table
 
 
 @pytest.fixture
@@ -79,31 +70,26 @@ def test_metrics_survive_whatever_steps_have_them(tmp_path_factory: pytest.TempP
     assert logged(read_table(file)) == wanted
 
 
-def test_a_report_of_the_table_is_that_of_the_folder(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_report_of_the_table_is_that_of_the_folder(ablate, folder: Path, tmp_path_factory) -> None:
     kept = tmp_path_factory.mktemp("kept")
-    finished = CliRunner().invoke(app, ["ablate", "report", str(folder)])
-    assert finished.exit_code == 0, finished.output
+    ablate("report", folder)
     (folder / "metrics.parquet").rename(kept / "metrics.parquet")
     for source in (kept / "metrics.parquet", kept):
-        again = CliRunner().invoke(app, ["ablate", "report", str(source)])
-        assert again.exit_code == 0, again.output
+        ablate("report", source)
         for name in ("report.md", "report.json", "report.html"):
             assert (kept / name).read_text() == (folder / name).read_text(), name
             (kept / name).unlink()
 
 
-def test_another_file_is_refused_and_left(tmp_path: Path) -> None:
+def test_another_file_is_refused_and_left(ablate, tmp_path: Path) -> None:
     file = tmp_path / "metrics.parquet"
     pd.DataFrame({"step": [1]}).to_parquet(tmp_path / "another.parquet")
     for content in (b"", b"PAR1", b"{}", (tmp_path / "another.parquet").read_bytes()):
         file.write_bytes(content)
         for source in (file, tmp_path):
-            refused = CliRunner().invoke(app, ["ablate", "report", str(source)])
-            assert refused.exit_code == 1
-            assert "metrics.parquet is not a table that `ablate report` wrote" in refused.stderr
-            assert refused.stderr.count("\n") == 1
+            said = ablate("report", source, status=1).stderr
+            assert "metrics.parquet is not a table that `ablate report` wrote" in said
+            assert said.count("\n") == 1
         assert file.read_bytes() == content
 
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from grpo_verl_ext.ablation.measures import Paired, report_rows
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.table import read_results
-from grpo_verl_ext.cli import app
+from grpo_verl_ext.ablation.verdicts import in_words
 
 
 class TestAFinalValueIsOfTheLastStep:
@@ -20,10 +20,8 @@ class TestAFinalValueIsOfTheLastStep:
                 leave(variant, seed, {0: {"acc": acc + seed / 100}, 1: {"loss": 1.0}, 2: {"loss": 1.0}})
         return tmp_path
 
-    def test_the_report_begins_with_it(self, validated_before_alone: Path) -> None:
-        shown = CliRunner().invoke(app, ["ablate", "report", str(validated_before_alone)])
-        assert shown.exit_code == 0, shown.output
-        assert shown.output.startswith("acc ends at step 0 of 2")
+    def test_the_report_begins_with_it(self, ablate, validated_before_alone: Path) -> None:
+        assert ablate("report", validated_before_alone).output.startswith("acc ends at step 0 of 2")
         assert (validated_before_alone / "report.md").read_text().startswith("- acc ends at step 0 of 2")
         assert "acc ends at step 0 of 2" in (validated_before_alone / "report.html").read_text()
 
@@ -44,7 +42,9 @@ class TestAFinalValueIsOfTheLastStep:
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
         leave("b", 2, {step: {"acc": curve[step]} if step in curve else {} for step in (1, 2)})
         analysis = report_of(read_results(tmp_path))
-        assert all(row["by_seed"].keys() == {1} for row in analysis.rows if row["variant"] == "b")
+        assert all(
+            row["by_seed"].keys() == {1} for row in report_rows(analysis.results) if row["variant"] == "b"
+        )
         (missing,) = analysis.missing
         assert missing.startswith(why)
 
@@ -57,29 +57,14 @@ class TestAFinalValueIsOfTheLastStep:
             leave(variant, seed, {0: {"acc": 0.2}, 2: {"acc": 0.4}})
         leave("b", 2, {0: {"acc": 0.2}, 1: {"acc": 0.9}, 2: {"acc": 0.4}})
         analysis = report_of(read_results(tmp_path))
-        values = {row["measure"]: row["by_seed"] for row in analysis.rows if row["variant"] == "b"}
+        values = {
+            row["measure"]: row["by_seed"] for row in report_rows(analysis.results) if row["variant"] == "b"
+        }
         assert values["area"] == pytest.approx({1: 0.3, 2: 0.3})
         assert values["best"] == {1: 0.4, 2: 0.4}
         assert analysis.missing == []
 
 
-@pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
-def test_without_a_spread_there_is_no_interval(tmp_path: Path, grid_of, leave, seeds: list[int]) -> None:
-    grid_of(["a", "b"], ["acc"], seeds=seeds)
-    for seed in seeds:
-        leave("a", seed, {1: {"acc": 0.25}, 2: {"acc": 0.25}})
-        leave("b", seed, {1: {"acc": 0.5}, 2: {"acc": 0.5}})
-    (line,) = report_of(read_results(tmp_path)).exploratory
-    assert line.endswith(": +0.250 (no interval)")
-
-
-def test_small_numbers_are_not_shown_as_zero(tmp_path: Path, grid_of, leave) -> None:
-    seeds = list(range(1, 9))
-    grid_of(["a", "b"], ["kl"], seeds=seeds)
-    for seed in seeds:
-        leave("a", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed}})
-        leave("b", seed, {1: {"kl": 0.0}, 2: {"kl": 1e-5 * seed + 1e-4 + 2e-5 * (seed % 2)}})
-    (line,) = report_of(read_results(tmp_path)).exploratory
-    # A curve of two points has their mean as its area, so the differences are 5e-5 and 6e-5, four of each:
-    # mean 5.5e-5, std 5e-6 · √(8/7); with t = 2.3646 (seven degrees of freedom) half the interval is 4.5e-6.
-    assert line == "b − a, area of kl, 8 starts: +5.5e−05 (5.1e−05 … 5.9e−05)"
+def test_small_numbers_are_not_shown_as_zero() -> None:
+    numbers = Paired(by_seed={1: 5e-5, 2: 6e-5}, difference=5.5e-5, low=-5.14e-3, high=0.0123)
+    assert in_words("b − a", numbers) == "b − a, 2 starts: +5.5e−05 (−0.0051 … 0.012)"

@@ -9,23 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from statsmodels.stats.power import TTestPower
-from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import run as runner
 from grpo_verl_ext.ablation.report import report_of
 from grpo_verl_ext.ablation.table import read_results
-from grpo_verl_ext.cli import app
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 DECLARED = {
-    "steps": 2,
-    "base": [],
     "axes": {"algo": {"base": [], "a": [], "b": [], "bad": []}},
     "seeds": [1, 2, 3, 4, 5, 6, 7, 8],
     "baseline": ["base"],
-    "metrics": ["acc"],
     "primary": {"metric": "acc", "measure": "final"},
     "margin": 0.1,
     "starts": {"first": 4, "most": 8},
@@ -76,12 +71,10 @@ def verl(monkeypatch: pytest.MonkeyPatch, uncomposed: None) -> Verl:
 
 
 @pytest.fixture
-def run(tmp_path: Path):
-    def run(folder: str = "out", *options: str, **changes: object):
-        file = tmp_path / "grid.yaml"
-        kept = {key: value for key, value in (DECLARED | changes).items() if value is not None}
-        file.write_text(json.dumps({"folder": str(tmp_path / folder)} | kept))
-        return CliRunner().invoke(app, ["ablate", "run", str(file), *(options or ["--until-decided"])])
+def run(ablate, grid_file, tmp_path: Path):
+    def run(folder: str = "out", *options: str, status: int = 0, **changes: object):
+        file = grid_file(**DECLARED | changes, folder=str(tmp_path / folder))
+        return ablate("run", file, *(options or ["--until-decided"]), status=status)
 
     return run
 
@@ -104,14 +97,13 @@ def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, 
     wanted = needed(verl)
     assert 4 < wanted < 8
     finished = run()
-    assert finished.exit_code == 0, finished.output
     assert verl.trained == [f"{name} {seed}" for seed in range(1, wanted + 1) for name in MEAN]
     assert f"{wanted} starts are trained, of at most 8" in finished.output
     assert re.search(r"After 4 starts the SD of paired differences is 0\.\d+ \(6 degrees", finished.output)
     analysis = report_of(read_results(tmp_path / "out"))
     said = [each.sentence for each in [*analysis.verdicts, *analysis.checks]]
     assert sentences(finished.output) == said
-    assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
+    assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
     assert analysis.warnings == []
 
 
@@ -121,10 +113,9 @@ def test_a_killed_grid_ends_like_an_unbroken_one(run, verl: Verl, tmp_path: Path
     expected, verl.trained = verl.trained, []
     for kill in kills:
         verl.killed_after = kill
-        assert run("killed").exit_code != 0
+        run("killed", status=130)
     verl.killed_after = None
     last = run("killed")
-    assert last.exit_code == 0, last.output
     assert verl.trained == expected
     assert sentences(last.output) == sentences(unbroken.output)
 
@@ -142,11 +133,11 @@ def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, t
     """Else one could look, and train on."""
     wanted = needed(verl)
     before = sentences(run().output)
-    assert run("out", "--jobs", "1").exit_code == 0
+    run("out", "--jobs", "1")
     assert len(verl.trained) == 4 * 8
     analysis = report_of(read_results(tmp_path / "out"))
     assert [each.sentence for each in [*analysis.verdicts, *analysis.checks]] == before
-    assert [each.starts for each in analysis.verdicts] == [wanted, wanted]
+    assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
     assert analysis.warnings == [
         f"the declared rule asks for {wanted} starts: {8 - wanted} more are finished and not used"
     ]
@@ -154,26 +145,23 @@ def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, t
 
 def test_a_failed_run_ends_it_before_the_decision(run, verl: Verl) -> None:
     verl.failing = {"a 2"}
-    failed = run()
-    assert failed.exit_code == 1
+    failed = run(status=1)
     assert "out of memory" in failed.output
     assert "The first 4 starts are not all finished" in failed.output
     assert len(verl.trained) == 4 * 4 - 1
     verl.failing = set()
-    assert run("out", "--until-decided", "--retry-failed").exit_code == 0
+    run("out", "--until-decided", "--retry-failed")
 
 
 def test_a_primary_that_is_not_logged_ends_it(run, verl: Verl) -> None:
     verl.silent = {"a"}
-    failed = run()
-    assert failed.exit_code == 1
+    failed = run(status=1)
     assert "acc is missing in a/seed-1, a/seed-2, a/seed-3, a/seed-4" in failed.stdout
     assert len(verl.trained) == 4 * 4
 
 
 def test_a_grid_without_starts_is_refused(run, verl: Verl) -> None:
-    refused = run(starts=None)
-    assert refused.exit_code == 1
+    refused = run(starts=None, status=1)
     assert re.search(r"without starts; .*'starts=\{first: 8, most: 16\}', or leave", refused.stderr)
     assert verl.trained == []
 
@@ -183,12 +171,10 @@ CHANGED_SOURCES = "0123456789ab" + "0" * 28 + "+changes"
 
 def test_a_start_that_is_not_compared_leaves_the_grid_undecided(run, verl: Verl, tmp_path: Path) -> None:
     """Its files are those of a run at another commit; to run the same again would train nothing."""
-    assert run().exit_code == 0
+    run()
     file = tmp_path / "out" / "a" / "seed-5" / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"git_revision": "def"}))
-    again = run()
-    assert again.exit_code == 1
-    said = " ".join(again.output.split())
+    said = run(status=1).output
     assert "is left out: its commit is def" in said
     assert "the verdicts are not final" in said
     assert "run the same `ablate run` again" not in said
@@ -202,8 +188,7 @@ class TestChangedSources:
         """Those before the change are kept, and the grid goes on once it is committed."""
         revision = lambda: CHANGED_SOURCES if len(verl.trained) >= after else "0" * 40  # noqa: E731
         monkeypatch.setattr(runner, "git_revision", revision)
-        refused = run()
-        assert refused.exit_code == 1
+        refused = run(status=1)
         assert re.search(
             r"ablate: the checkout of grpo_verl_ext differs from its commit 0123456789ab, .*valid for a "
             r"declared comparison is a commit without changes\. Commit them, or type: git worktree add",
@@ -211,7 +196,7 @@ class TestChangedSources:
         )
         assert len(verl.trained) == after
         monkeypatch.setattr(runner, "git_revision", lambda: "0" * 40)
-        assert run().exit_code == 0
+        run()
         assert len(verl.trained) == len(set(verl.trained)) >= 16
         assert len(read_results(tmp_path / "out").beginnings) == 1
 
@@ -220,7 +205,7 @@ class TestChangedSources:
     ) -> None:
         monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
         nothing = {"expect": [], "control": None, "primary": None, "margin": None, "starts": None}
-        assert run("out", "--jobs", "1", seeds=[1], **nothing).exit_code == 0
+        run("out", "--jobs", "1", seeds=[1], **nothing)
         assert report_of(read_results(tmp_path / "out")).warnings == [
             "4 of 4 runs were begun from a checkout that differs from its commit: what ran cannot be known, "
             "and they show no finding"

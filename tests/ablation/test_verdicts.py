@@ -11,8 +11,7 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from grpo_verl_ext.ablation.measures import holm, p_of_equality
-from grpo_verl_ext.ablation.power import difference_sd, extended_starts
+from grpo_verl_ext.ablation.measures import difference_sd, holm, p_of_equality, starts_needed
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, outcome_of
 
 
@@ -123,7 +122,7 @@ class TestSimulated:
         values = means + starts + rng.normal(scale=self.RESIDUAL_SD, size=(self.GRIDS, count + 1, self.MOST))
         ends = np.array(
             [
-                extended_starts(self.MARGIN, float(sd), self.ALPHA / count, first=self.FIRST, most=self.MOST)
+                starts_needed(self.MARGIN, float(sd), self.ALPHA / count, self.FIRST, self.MOST)
                 for sd in difference_sd(values[:, :, : self.FIRST])
             ]
         )

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext import cli
-from grpo_verl_ext.ablation.checks import compose_runs
 from grpo_verl_ext.ablation.grid import read_grid, runs_of
+from grpo_verl_ext.ablation.run import compose_runs
 
 GRIDS = Path(__file__).parents[3] / "examples" / "ablations"
 

@@ -73,7 +73,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
     # by which Ray assigns the resource that verl's pools ask for, which counts logical slots here
     visible_devices_envvar = staticmethod(lambda: "CUDA_VISIBLE_DEVICES")
     ray_resource_name = staticmethod(lambda: "GPU")
-    ray_noset_envvars = staticmethod(lambda: list[str]())  # Ray may set all of them
+    ray_noset_envvars = staticmethod(list[str])  # Ray may set all of them
     # Weights are transferred through shared memory of the host, not of a device.
     is_ipc_supported = staticmethod(lambda: False)
     # vLLM starts a separate process for a CPU worker unless its multiprocessing is off; with one worker per
