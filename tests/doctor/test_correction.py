@@ -24,7 +24,7 @@ SIZES = " ".join(f"{key}=1" for key in (MICRO, *OTHER_MICRO))
 
 MISTAKES = [
     # a check, the words that were typed, words of the corrected command, keys that must be gone
-    ("settings", f"{GVPO} {ESTIMATOR}=grpo {LOSS}=vanilla", GVPO, f"{ESTIMATOR} {LOSS}"),
+    ("gradient", f"{GVPO} {ESTIMATOR}=grpo {LOSS}=vanilla", GVPO, f"{ESTIMATOR} {LOSS}"),
     ("names", f"{GVPO} {MODE}=grpo_ext_synk", f"{GVPO} {MODE}=grpo_ext_sync", ""),
     ("composition", "+algo@_global_=GVPO", "+algo@_global_=gvpo", ""),
     ("composition", "+algo=[lite_ppo,grpo]", GRPO, ""),
