@@ -444,8 +444,8 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestTheInstalledVerl:
-    DEVELOPMENT = WhichVerl(Version("0.10.0.dev"), Path("/verl"))
     UNTESTED = "verl 0.10.0.dev0 in /verl is a development version, which was not tested"
+    DEVELOPMENT = WhichVerl(Version("0.10.0.dev"), True, f"{UNTESTED}; the newest tested version is 0.9.1")
 
     @pytest.mark.usefixtures("no_ray")
     def test_it_is_known(self) -> None:
