@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 19139,
-    "modules": 137,
+    "lines of the package": 18410,
+    "modules": 133,
     "longest function": 45,
-    "functions per 1,000 lines": 49,
+    "functions per 1,000 lines": 45,
     "public names per 1,000 lines": 38,
     "names in two or more modules": 8,
     "algorithms' names as strings": 0,
-    "lines of tests": 28387,
+    "lines of tests": 27314,
     "lines of benchmarks": 1779,
-    "tracked tree, MB": 10.3,
-    "hand-written words in docs": 10950,
+    "tracked tree, MB": 10.2,
+    "hand-written words in docs": 10937,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
