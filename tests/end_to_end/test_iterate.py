@@ -32,7 +32,7 @@ def test_two_rounds_of_the_example(tmp_path: Path) -> None:
     ]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "RM after" in finished.stdout
+    assert "held_out_accuracy_after" in finished.stdout
 
     rounds = [
         record["parts"] for record in json.loads((tmp_path / "out" / "manifest.json").read_text())["rounds"]

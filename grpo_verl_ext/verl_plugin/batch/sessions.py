@@ -14,7 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,12 +43,12 @@ def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.dev
     own = torch.arange(len(prompts), device=device)
     keys = ROW_KEYS.get()
     if keys is None:  # under verl's own trainers, of which the v1 ones have a queue
+        queue: Any = sys.modules.get("transfer_queue")
         try:
-            queue = sys.modules["transfer_queue"]
-            queue.get_client()  # `kv_list` would create one
-        except (KeyError, AssertionError):
-            return RowRoles(member=member, last=own)
-        known, there = set(prompts), queue.kv_list("train").get("train", {})
+            has_client = queue is not None and queue.get_client() is not None  # `kv_list` would make one
+        except AssertionError:
+            has_client = False
+        known, there = set(prompts), queue.kv_list("train").get("train", {}) if has_client else {}
         keys = [key for key in there if key.count("_") >= 2 and key.rsplit("_", 2)[0] in known]
         refuse_several_outputs(estimator, keys)
         valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
