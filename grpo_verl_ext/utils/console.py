@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_verl_ext.utils.files import in_one_sentence
 
@@ -65,11 +66,22 @@ def one_message(
 @contextmanager
 def interruptible() -> Iterator[None]:
     """After Ctrl-C, say how to resume and exit with status 130, as shells report it."""
+    original = sys.unraisablehook
+
+    def interrupt_again(dropped: Any) -> None:  # Python drops what is raised in a `__del__`
+        if dropped.exc_type is not KeyboardInterrupt:
+            original(dropped)
+        elif (main := threading.main_thread().ident) is not None:
+            threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+    sys.unraisablehook = interrupt_again
     try:
         yield
     except KeyboardInterrupt as interrupt:
         print("\nInterrupted. Run the same command again to resume.", file=sys.stderr, flush=True)
         raise SystemExit(130) from interrupt
+    finally:
+        sys.unraisablehook = original
 
 
 def say(words: str) -> None:

@@ -1,5 +1,7 @@
 """Test how the command line ends after Ctrl-C, and on terminals without Unicode."""
 
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,21 @@ RESUME = "\nInterrupted. Run the same command again to resume.\n"
 def test_ctrl_c_is_status_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid, "read_grid", pressed)
+    ended = CliRunner().invoke(app, ["ablate", "plan", "grid.yaml"])
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (130, "", RESUME)
+
+
+def test_ctrl_c_that_python_drops_in_a_destructor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def pressed(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        Freed()
+        time.sleep(10)
 
     monkeypatch.setattr(grid, "read_grid", pressed)
     ended = CliRunner().invoke(app, ["ablate", "plan", "grid.yaml"])
