@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from grpo_verl_ext import catalogue
@@ -124,30 +123,6 @@ def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
     return found
 
 
-def _config(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, prompts: int | None) -> DictConfig:
-    """Return the arguments as the keys of verl's ActorConfig that losses and averages read."""
-    loss, numbers = algorithm.loss, _preset_of(algorithm).numbers
-    own = ("off_policy_mask_threshold", *(loss.options.model_fields if loss.options else ()))
-    counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask) or 1}
-    config: DictConfig = OmegaConf.create(
-        dict.fromkeys(CLIPS)
-        # what verl takes where a side has no value
-        | {"clip_ratio": numbers.get("clip_ratio", 0.2 if {*CLIPS[1:3]} <= given.keys() else None)}
-        | {name: given[name] for name in (*numbers, "seed") if name in given}
-        | {
-            "loss_agg_mode": algorithm.loss_agg_mode,
-            "loss_scale_factor": given.get("loss_scale_factor"),
-            "use_dynamic_bsz": False,
-            "rollout_n": len(mask) / prompts if prompts else 1,
-            "global_batch_info": counts,
-            "policy_loss": {"loss_mode": loss.name} | {name: given.get(name) for name in own},
-        }
-    )
-    for check in loss.settings:
-        check(config)
-    return config
-
-
 # What is computed of them
 
 
@@ -157,7 +132,10 @@ def _evaluated(algorithm: Algorithm, given: dict[str, Any]) -> tuple[Tensor, dic
     # A number of torch's or numpy's is a number.
     plain = {name: x.item() if hasattr(x, "item") else x for name, x in given.items() if name not in _COLUMNS}
     group = _group_of(algorithm, given)
-    config = _config(algorithm, plain, mask, None if group is None else len({*group.tolist()}))
+    prompts = None if group is None else len({*group.tolist()})
+    config = compute.config_of(algorithm, _preset_of(algorithm), plain, mask, prompts)
+    for check in loss.settings:
+        check(config)
     columns = {name: given[name] for name in _ARGUMENTS[:2]}
     columns["advantages"] = _advantages(algorithm, given, mask, group)
     check_floating(**columns)

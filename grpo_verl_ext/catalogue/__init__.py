@@ -20,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue import verls
+from grpo_verl_ext.catalogue import compute, verls
 from grpo_verl_ext.catalogue.averages import PROMPT_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset, read_preset
@@ -81,6 +81,8 @@ def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
             if mine[key].default != theirs[key].default:
                 why = f"its default is another than in the loss {other.name}"
                 raise RecordError(name, "options", key, why)
+    if name not in _own:
+        compute.check_gradient(algorithm, preset or Preset())
     if isinstance(loss, VerlsLoss):
         VERLS_LOSSES.setdefault(loss.name, loss)
     own: tuple[tuple[dict[str, Any], Any], ...] = ((ESTIMATORS, estimator), (LOSSES, loss))

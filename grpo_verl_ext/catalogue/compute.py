@@ -7,10 +7,11 @@ mini-batch, so value and gradient do not depend on the split into micro-batches 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import advantages as adv
@@ -20,7 +21,8 @@ from grpo_verl_ext.algorithms.groups import group_sum
 from grpo_verl_ext.algorithms.mini_batch import PartOfRows, evaluated
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
 from grpo_verl_ext.catalogue.gvpo import GvpoOptions
-from grpo_verl_ext.catalogue.record import Estimator, Loss, TokenLoss
+from grpo_verl_ext.catalogue.presets import Preset
+from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, Estimator, Loss, RecordError, TokenLoss
 
 BASELINES: dict[str, adv.Baseline] = {
     "group": adv.group_scaled,
@@ -259,3 +261,59 @@ def mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:
     return aggregation.response_prompt_mean(
         per_response, mini_batch.global_batch_size, mini_batch.group_size, mini_batch.dp_size
     )
+
+
+# A record by itself
+
+
+def config_of(
+    algorithm: Algorithm, preset: Preset, given: Mapping[str, Any], mask: Tensor, prompts: int | None
+) -> DictConfig:
+    """Return arguments, by name, as the keys of verl's ActorConfig that losses and averages read."""
+    loss, numbers = algorithm.loss, preset.numbers
+    own = ("off_policy_mask_threshold", *(loss.options.model_fields if loss.options else ()))
+    counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask) or 1}
+    config: DictConfig = OmegaConf.create(
+        dict.fromkeys(CLIPS)
+        # what verl takes where a side has no value
+        | {"clip_ratio": numbers.get("clip_ratio", 0.2 if {*CLIPS[1:3]} <= given.keys() else None)}
+        | {name: given[name] for name in (*numbers, "seed") if name in given}
+        | {
+            "loss_agg_mode": algorithm.loss_agg_mode,
+            "loss_scale_factor": given.get("loss_scale_factor"),
+            "use_dynamic_bsz": False,
+            "rollout_n": len(mask) / prompts if prompts else 1,
+            "global_batch_info": counts,
+            "policy_loss": {"loss_mode": loss.name} | {name: given.get(name) for name in own},
+        }
+    )
+    return config
+
+
+def check_gradient(algorithm: Algorithm, preset: Preset) -> None:
+    """Refuse a loss of tokens whose gradient at its preset's values is not finite.
+
+    It is tried on two responses to each of two prompts. One has not moved, and the second prompt's have the
+    same reward. What it raises there is said by the check of a training that chooses it.
+    """
+    loss, estimator = algorithm.loss, algorithm.estimator
+    if not isinstance(loss, TokenLoss):
+        return
+    group, mask = torch.tensor([0, 0, 1, 1]), torch.ones(4, 3, dtype=torch.bool)
+    rewards = torch.tensor([1, 0, 1, 1], dtype=torch.float64)
+    old = torch.linspace(-3, -1.1, 12, dtype=torch.float64).view(4, 3)
+    log_prob = (old + torch.tensor([[0], [1], [0.1], [-1]])).requires_grad_()
+    options = loss.options.model_fields if loss.options else {}
+    given = {name: each.default for name, each in options.items()} | {**preset.numbers, **preset.options}
+    try:
+        if isinstance(estimator, Estimator) and estimator.baseline is not None:
+            rewards = estimator.baseline(rewards, group, torch.ones_like(group, dtype=torch.bool))
+        tokens = Tokens(log_prob, old, rewards.unsqueeze(-1).expand(4, 3), mask)
+        config = config_of(algorithm, preset, given | {"loss_scale_factor": 3}, mask, prompts=2)
+        value, _ = token_loss(loss, tokens, config, statistic(loss, tokens, group, config))
+        gradient = torch.autograd.grad(value, log_prob)[0]
+    except Exception:  # noqa: BLE001
+        return
+    if not gradient.isfinite().all():
+        why = "it must be finite, also where a response has not moved or all rewards of a prompt are the same"
+        raise RecordError(algorithm.name, "gradient", gradient.tolist(), why)

@@ -33,7 +33,7 @@ _Events = Callable[..., "TokenEvents"]
 
 
 class RecordError(ValueError):
-    """A record contradicts itself, or what is there already; the message names the field."""
+    """A record contradicts itself or what is there already, or its gradient is not finite."""
 
     def __init__(self, name: str, field_: str, value: object, why: str) -> None:
         super().__init__(f"the algorithm {name}: its {field_} is {value!r}, but {why}")
