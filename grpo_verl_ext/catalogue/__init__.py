@@ -122,7 +122,9 @@ def knows(config: DictConfig) -> bool:
     return named or setting(config, ESTIMATOR) in ESTIMATORS or setting(config, LOSS) in LOSSES
 
 
-def check_one_preset(words: Sequence[str], config_name: str, preset: object) -> None:
+def check_one_preset(
+    words: Sequence[str], config_name: str, preset: object, *, is_verls: bool = False
+) -> None:
     """Refuse several presets, by words or by files, and a file of this name that is not the package's.
 
     Hydra must be initialized, for it lists all files that it composes, whichever names which.
@@ -131,12 +133,15 @@ def check_one_preset(words: Sequence[str], config_name: str, preset: object) -> 
         words: of a training's command.
         config_name: Hydra's.
         preset: ``algorithm.grpo_ext.preset`` of what they compose.
+        is_verls: no folder of the user's is composed, so that only words can name presets.
     """
-    loader = GlobalHydra.instance().config_loader()
-    files = loader.compute_defaults_list(config_name, [*words], RunMode.RUN).defaults
-    found = (re.fullmatch(r"algo/(\w+?)(\.yaml)?", str(each.config_path)) for each in files)
-    names = list(dict.fromkeys(each[1] for each in found if each and each[1] in PRESETS))
-    typed = {name for word in words if key_of(word) == "algo" for name in re.findall(r"\w+", word)}
+    typed = [name for word in words if key_of(word) == "algo" for name in re.findall(r"\w+", word)]
+    names = [name for name in dict.fromkeys(typed) if name in PRESETS]
+    if not is_verls or not {*names} <= {*_own}:  # the list takes a third of a composition's time
+        loader = GlobalHydra.instance().config_loader()
+        files = loader.compute_defaults_list(config_name, [*words], RunMode.RUN).defaults
+        found = (re.fullmatch(r"algo/(\w+?)(\.yaml)?", str(each.config_path)) for each in files)
+        names = list(dict.fromkeys(each[1] for each in found if each and each[1] in PRESETS))
     if len(names) > 1:
         in_files = [f"algo/{name}" for name in names if name not in typed]
         out = " and ".join(in_files[: len(names) - 1])

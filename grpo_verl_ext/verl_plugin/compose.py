@@ -63,7 +63,9 @@ def composed(
                 raise SettingError(f"+{group}", name, valid=error.options, fix=fix) from error
             if "actor_rollout_ref" not in config:
                 raise _no_such_training(config_path, config_name)
-            check_one_preset(overrides, config_name, setting(config, f"{SECTION}.preset"))
+            is_verls = config_path == CONFIG_PATH and "hydra.searchpath" not in map(key_of, overrides)
+            preset = setting(config, f"{SECTION}.preset")
+            check_one_preset(overrides, config_name, preset, is_verls=is_verls)
             return config
     except (HydraException, OmegaConfBaseException) as error:
         if unknown := _UNKNOWN_KEY.search(str(error)):
