@@ -52,12 +52,12 @@ _OF_ESTIMATOR = {"scale_rewards", "mask_truncated_completions", "gvpo_anchor"}
 """Options of ``algorithm.grpo_ext`` likewise."""
 
 
-def _weights(config: DictConfig, rollout: Rollout, record: Algorithm | None = None) -> Tensor:
-    """Return the weights of tokens by verl, or by a record whose preset the configuration has: (2, 2 N).
+def _weights(training: Training, rollout: Rollout, record: Algorithm | None = None) -> Tensor:
+    """Return the weights of tokens by verl, or by a record whose preset the training has: (2, 2 N).
 
     The first row is the first update on the rollout, where the policy is the old one, the second a later one.
     """
-    training, updates = Training(config), (replace(rollout, log_prob=rollout.old_log_prob), rollout)
+    updates = (replace(rollout, log_prob=rollout.old_log_prob), rollout)
     if record is not None:
         return torch.stack([reference_weights(record, training, each) for each in updates])
     return torch.stack([training.weights(training.rows(each)) for each in updates])
@@ -66,7 +66,7 @@ def _weights(config: DictConfig, rollout: Rollout, record: Algorithm | None = No
 def _quietly(config: DictConfig, rollout: Rollout) -> Tensor | None:
     """Return the weights; None where verl or an estimator or loss raises."""
     try:
-        return _weights(config, rollout)
+        return _weights(Training(config), rollout)
     except Exception:  # noqa: BLE001  # the caller asks whether it does
         return None
 
@@ -112,11 +112,11 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
     except Exception:  # noqa: BLE001  # verl's own validation speaks of what its classes refuse
         return
     try:
-        found = _weights(probe.own, probe.rollout)
+        found = _weights(training, probe.rollout)
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
         yield _refused(probe, error)
         return
-    yield from _another(probe, found)
+    yield from _another(probe, training, found)
     if not _are_right(found):
         fault = "no gradient" if found[1].isfinite().all() else "a gradient that is not finite"
         severity = Severity.ERROR if catalogue.knows(config) else Severity.WARNING
@@ -186,13 +186,13 @@ def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tens
         yield Finding("ratio", Severity.WARNING, problem)
 
 
-def _another(probe: _Probe, found: Tensor) -> Iterator[Finding]:
+def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Finding]:
     """Yield the finding of another gradient than the record's, with the values of which each makes one."""
     config, papers, rollout, algorithm = probe.config, probe.papers, probe.rollout, probe.algorithm
     if algorithm is None:
         return
     try:
-        promise = _weights(papers, rollout, algorithm)
+        promise = _weights(Training(papers) if probe.others else training, rollout, algorithm)
     except SettingError:  # an option outside of its range, of which another check speaks
         return
 
@@ -275,6 +275,6 @@ def presets_on_this_verl() -> Iterator[tuple[str, float]]:
         rollout = rollout_for(config)
         found, away = _quietly(config, rollout), math.inf
         if found is not None:
-            promise = _weights(config, rollout, ALGORITHMS[name])
+            promise = _weights(Training(config), rollout, ALGORITHMS[name])
             away = _distance(found, promise) if _are_right(promise) else math.nan
         yield name, away
