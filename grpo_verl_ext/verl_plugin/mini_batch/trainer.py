@@ -72,11 +72,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
     ) -> Any:
-        """Order the rows so that verl's cuts keep groups whole and ranks equally busy.
-
-        A batch that does not fit the plan takes a forward pass. With ``seed_requests`` two runs with the same
-        responses have the same mini-batches.
-        """
+        """Order the rows so that verl's cuts keep groups whole and ranks equally busy."""
         for record in (catalogue.estimator_of(self.config), catalogue.loss_of(self.config)):
             refuse_several_outputs(record, batch.keys)
         if Options.from_config(self.config.algorithm).seed_requests is not None:
@@ -91,12 +87,9 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             self._told_of_misfit = True
         self._plan_of_batch = plan
         units = rows_plan.whole_groups(prompt_ids(batch), plan.unit)
-        responses = len(batch)
         multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
         size = math.ceil(len(units) * plan.unit / multiple) * multiple
         batch = upsample_batch_to_divisible_size(batch, size, self.tokenizer.eos_token_id)
-        units = rows_plan.filled(units, range(responses, size), plan.unit)
-
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         workload = calculate_workload(lengths).tolist()
         ranks = rows_plan.over_ranks(units, workload, dp_size, plan, capacity)
@@ -105,10 +98,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic.
-
-        Like the estimator of a loss over groups, a size counts the responses that still have tokens.
-        """
+        """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic."""
         with ROW_KEYS.set(batch.keys):
             batch = super()._compute_advantage(batch, metrics)
         if self._needs is None:
