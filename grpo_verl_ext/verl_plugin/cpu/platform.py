@@ -10,7 +10,7 @@ import psutil
 import torch
 from verl.plugin.platform import PlatformBase
 
-from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT, is_cpu_chosen
+from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT, chosen_platform
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -26,8 +26,8 @@ def _most_resident(*_: object, **__: object) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-DEVICE_MODULE = types.ModuleType(f"{__name__}.DEVICE_MODULE", "``torch.cpu``, and verl's other calls.")
-vars(DEVICE_MODULE).update(
+_DEVICE_MODULE = types.ModuleType(f"{__name__}._DEVICE_MODULE", "``torch.cpu``, and verl's other calls.")
+vars(_DEVICE_MODULE).update(
     {name: value for name, value in vars(torch.cpu).items() if not name.startswith("__")},
     get_device_name=lambda *_, **__: "cpu",
     manual_seed=torch.manual_seed,
@@ -53,10 +53,10 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl ships no types
     device_name = "cpu"
     # key of verl's engine registry, which engines for the device ``cpu`` do not set
     vendor_name = "cpu"
-    device_module = DEVICE_MODULE
+    device_module = _DEVICE_MODULE
 
     # asked for, never guessed
-    is_platform_available = staticmethod(lambda use_smi_check=False: is_cpu_chosen())  # noqa: ARG005
+    is_platform_available = staticmethod(lambda *_, **__: chosen_platform() == "cpu")
     # The host is always there, and its only device; what it computes is synchronous.
     is_available = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)

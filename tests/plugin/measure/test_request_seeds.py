@@ -27,8 +27,8 @@ from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.rollout import agent_loops
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import (
-    ExtendedSingleTurnAgentLoop,
-    ExtendedToolAgentLoop,
+    _ExtendedSingleTurnAgentLoop,
+    _ExtendedToolAgentLoop,
     _SeededServer,
 )
 
@@ -79,8 +79,8 @@ class Server:
 
 
 LOOPS: list[Callable[..., Any]] = [
-    ExtendedSingleTurnAgentLoop,
-    partial(ExtendedToolAgentLoop, tools=ToolListWrap([])),
+    _ExtendedSingleTurnAgentLoop,
+    partial(_ExtendedToolAgentLoop, tools=ToolListWrap([])),
 ]
 
 

@@ -20,7 +20,7 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
-from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_rewards
+from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, _collected_rewards
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS
 
 gdpo = ESTIMATOR_FUNCTIONS["gdpo_outcome"]
@@ -101,13 +101,13 @@ def batch(*reported: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace,
 class TestCollected:
     def test_in_the_order_of_the_keys_and_without_padding(self) -> None:
         rows = [{"format": 0.2, "right": 1, "score": 1.2}, {"format": np.float32(0.5), "right": True}, {}]
-        found = collected_rewards(*batch(*rows, padding=1), KEYS)
+        found = _collected_rewards(*batch(*rows, padding=1), KEYS)
         torch.testing.assert_close(found, torch.tensor([[1, 0.2], [1, 0.5], [0, 0]]))
 
     def test_of_a_session_with_several_outputs_the_last_counts(self) -> None:
         meta, data = batch({}, {"format": 0.2, "right": 1})
         meta.keys = ["p_0_0", "p_0_1"]
-        torch.testing.assert_close(collected_rewards(meta, data, KEYS), torch.tensor([[0, 0], [1, 0.2]]))
+        torch.testing.assert_close(_collected_rewards(meta, data, KEYS), torch.tensor([[0, 0], [1, 0.2]]))
 
     @pytest.mark.parametrize("value", [None, "0.2", [0.2]])
     def test_a_response_without_one_names_those_that_it_has(self, value: object) -> None:
@@ -116,15 +116,15 @@ class TestCollected:
             ValueError,
             match=r"p_1_0 .* has format=.*: right, acc\. Type: 'algorithm\.gdpo_reward_keys=\[right,acc\]'",
         ):
-            collected_rewards(*batch(*rows), KEYS)
+            _collected_rewards(*batch(*rows), KEYS)
 
     @pytest.mark.parametrize("reported", [{}, {"acc": np.True_}])
     def test_fewer_than_two_numbers_are_none_for_gdpo(self, reported: dict[str, object]) -> None:
         with pytest.raises(ValueError, match=r"p_0_0 .* Type: \+algo=grpo$"):
-            collected_rewards(*batch(reported), KEYS)
+            _collected_rewards(*batch(reported), KEYS)
 
     def test_numpys_truth_is_a_number(self) -> None:
-        found = collected_rewards(*batch({"right": np.True_, "format": 0.5}), KEYS)
+        found = _collected_rewards(*batch({"right": np.True_, "format": 0.5}), KEYS)
         torch.testing.assert_close(found, torch.tensor([[1, 0.5]]))
 
 

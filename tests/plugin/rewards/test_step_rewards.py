@@ -29,7 +29,7 @@ from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import StepRewardOutput
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import _StepRewardOutput
 from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
 grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
@@ -114,7 +114,7 @@ def scored(**reported: Any) -> dict[str, Any]:
     output = AgentLoopOutput(
         prompt_ids=[1, 2], response_ids=list(b"ab;cd;"), response_mask=[1] * 6, metrics=AgentLoopMetrics()
     )
-    output = StepRewardOutput.of(output, BYTES)
+    output = _StepRewardOutput.of(output, BYTES)
     output.reward_score = 0.5
     output.extra_fields["reward_extra_info"] = {"score": 0.5, "acc": 1.0, **reported}
     return output.as_dict()
@@ -130,7 +130,7 @@ class TestOutput:
     def test_without_steps_the_fields_are_verls(self) -> None:
         tokens = {"prompt_ids": [1], "response_ids": [2, 3], "response_mask": [1, 1]}
         plain = AgentLoopOutput(**tokens, metrics=AgentLoopMetrics(), extra_fields={})
-        ours = StepRewardOutput.of(plain, BYTES)
+        ours = _StepRewardOutput.of(plain, BYTES)
         for output in (plain, ours):
             output.reward_score = 1.0
             output.extra_fields["reward_extra_info"] = {"acc": 1.0}
