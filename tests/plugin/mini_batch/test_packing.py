@@ -54,7 +54,8 @@ def test_each_group_goes_into_the_first_mini_batch_that_has_room(sizes, capacity
 
 
 def test_padding_fills_up_and_the_rest_stands_alone():
-    (rows,) = spread([[0, 1, 2], [3]], [1] * 12, 1)
+    plan = Plan(StatisticSource.FORWARD_PASS, 4, "")
+    (rows,) = over_ranks([[0, 1, 2], [3]], [1] * 12, 1, plan, 4)
     assert [sorted(rows[i : i + 4]) for i in (0, 4, 8)] == [[0, 1, 2, 4], [3, 5, 6, 7], [8, 9, 10, 11]]
 
 
