@@ -145,18 +145,6 @@ def test_garbage_in_a_padding_row_changes_nothing(garbage):
             ["algorithm.grpo_ext.scale_rewards is group", "valid is none", "scale_rewards=none"],
         ),
         (
-            algorithm("gvpo", scale_rewards="batch"),
-            ["algorithm.adv_estimator=gvpo", "is batch", "valid is none", "scale_rewards=none"],
-        ),
-        (
-            algorithm("gvpo", mask_truncated_completions=True, max_response_length=4),
-            [
-                "algorithm.grpo_ext.mask_truncated_completions is true",
-                "sum to zero",
-                "mask_truncated_completions=false",
-            ],
-        ),
-        (
             algorithm("grpo_outcome", norm_adv_by_std_in_grpo=False),
             ["norm_adv_by_std_in_grpo is false", "scale_rewards=none", "norm_adv_by_std_in_grpo=true"],
         ),
