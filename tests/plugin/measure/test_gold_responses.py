@@ -84,18 +84,6 @@ class TestRows:
             assert gold["responses"][-1] == tokenizer.eos_token_id
             assert tokenizer.decode(gold["responses"][:-1]) == response(terms)
 
-    def test_the_fields_are_laid_out_as_in_verls_rows(self) -> None:
-        fields = measure._fields([5, 6], [7, 8, 9])
-        assert {name: each.tolist() for name, each in fields.items() if isinstance(each, Tensor)} == {
-            "prompts": [5, 6],
-            "responses": [7, 8, 9],
-            "response_mask": [1, 1, 1],
-            "loss_mask": [1, 1, 1],
-            "input_ids": [5, 6, 7, 8, 9],
-            "position_ids": [0, 1, 2, 3, 4],
-        }
-        assert fields["multi_modal_inputs"] == {}
-
     @pytest.mark.parametrize(("samples", "count"), [(2, 2), (None, 5), (256, 5)])
     def test_the_first_rows_of_all_files_are_measured(
         self, plain: DictConfig, file: Path, samples: int | None, count: int

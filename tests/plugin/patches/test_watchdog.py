@@ -98,23 +98,10 @@ def test_the_training_ends_with_an_error_that_names_the_part_and_what_to_do(
     assert message.startswith(f"agent_loop_worker_1_killed (Worker, process {pid} on "), driver.stderr
     assert "its worker process has died" in driver.stderr
     assert "Type the same command again: it goes on from the last checkpoint" in driver.stderr
-
-
-@pytest.mark.long
-def test_what_somebody_ended_and_processes_of_users_are_no_lost_parts(
-    driver: subprocess.CompletedProcess[str],
-) -> None:
-    assert "nothing was lost" in driver.stdout
+    assert "nothing was lost" in driver.stdout, "what somebody ended, and a user's own process, is no part"
     assert len(re.findall(r"(?:caught|;).*? \(Worker, process", driver.stderr)) == 1
-
-
-@pytest.mark.long
-def test_a_driver_that_catches_the_error_can_start_another_training(
-    driver: subprocess.CompletedProcess[str],
-) -> None:
-    """What the first one lost is not held against the second."""
     assert driver.returncode == 0, driver.stderr
-    assert "the second training ended well" in driver.stdout
+    assert "the second training ended well" in driver.stdout, "what the first lost is not held against it"
 
 
 @pytest.mark.long
