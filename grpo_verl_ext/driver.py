@@ -31,8 +31,6 @@ from grpo_verl_ext.utils.which_ray import OWN, WhichRay, which_ray
 
 _PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
-_SIZES = ("num_cpus", "num_gpus", "_system_config")
-"""Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
 _PYTHON = "runtime_env.py_executable"
 """Key of the program that Ray runs to start a worker."""
 
@@ -133,7 +131,8 @@ def _settle_ray(config: DictConfig) -> WhichRay:
             if not OmegaConf.select(section, _PYTHON):
                 OmegaConf.update(section, _PYTHON, forked_worker.COMMAND)
         else:
-            for name in _SIZES:  # which ``ray.init`` refuses where it joins a Ray
+            # The preset gives them a Ray of its own; ``ray.init`` refuses them where it joins another.
+            for name in ("num_cpus", "num_gpus", "_system_config"):
                 section.pop(name, None)
     return ray
 
