@@ -18,7 +18,6 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -32,8 +31,6 @@ from grpo_verl_ext.utils.which_ray import OWN, WhichRay, which_ray
 
 _PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
-_SIZES = ("num_cpus", "num_gpus", "_system_config")
-"""Keys of ``ray_kwargs.ray_init`` that the CPU preset gives a Ray of its own."""
 _PYTHON = "runtime_env.py_executable"
 """Key of the program that Ray runs to start a worker."""
 
@@ -42,44 +39,32 @@ def register_checks() -> None:
     """Have verl's driver check a training before it starts."""
     from grpo_verl_ext.verl_plugin import patches
 
-    hooks = {"verl.utils.config": _patch_validation, "verl.trainer.main_ppo": _patch_start}
-    for module, patch in hooks.items():
-        unchecked = "no setting of grpo_verl_ext is checked before the training"
+    unchecked = "no setting of grpo_verl_ext is checked before the training"
+    for name, module in (("validate_config", "verl.utils.config"), ("run_ppo", "verl.trainer.main_ppo")):
+        patch = functools.partial(_patch, name)
         register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
 
 
-def _patch_validation(config_module: Any) -> None:
-    """Make ``validate_config`` call `prepare_training` first."""
-    config_module.validate_config = _prepared_first(config_module.validate_config)
+def _patch(name: str, module: Any) -> None:
+    """Make verl's function of this name prepare a training first."""
+    original = getattr(module, name)
 
-
-def _patch_start(main_ppo: Any) -> None:
-    """Make ``run_ppo`` call `prepare_training` first, for trainings whose driver does not validate."""
-    prepared = _prepared_first(main_ppo.run_ppo)
-
-    @functools.wraps(main_ppo.run_ppo)
-    def run_ppo(config: DictConfig, *args: Any, **kwargs: Any) -> None:
+    @functools.wraps(original)
+    def prepared(config: DictConfig, *args: Any, **kwargs: Any) -> None:
         from grpo_verl_ext.verl_plugin import usage
 
-        token = usage.RUNNER.set(kwargs.get("task_runner_class", *args[:1]))
+        runner = kwargs.get("task_runner_class", *args[:1]) if name == "run_ppo" else usage.RUNNER.get()
+        token = usage.RUNNER.set(runner)
         try:
-            prepared(config, *args, **kwargs)
+            _prepare_training(config)
+            original(config, *args, **kwargs)
         finally:
             usage.RUNNER.reset(token)
 
-    main_ppo.run_ppo = run_ppo
+    setattr(module, name, prepared)
 
 
-def _prepared_first(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def prepared(config: DictConfig, *args: Any, **kwargs: Any) -> None:
-        prepare_training(config)
-        original(config, *args, **kwargs)
-
-    return prepared
-
-
-def prepare_training(config: DictConfig) -> None:
+def _prepare_training(config: DictConfig) -> None:
     """Prepare a training once if it uses the package, and leave every other as it is.
 
     Where only a report is asked for, print it and end the process with its status, or 2 if that fails.
@@ -99,7 +84,15 @@ def prepare_training(config: DictConfig) -> None:
             status = 2
         sys.exit(status)
     if OmegaConf.select(config, _PREPARED) is None and any(usage.used_settings(config)):
-        _leave_ray_of_previous_training()
+        import ray
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        # The trainings of Hydra's ``--multirun`` have one driver process. The Ray of the last one has its
+        # actors, which still hold the accelerators, and its environment variables.
+        this = HydraConfig.get() if HydraConfig.initialized() else None
+        if this and this.mode is RunMode.MULTIRUN and this.job.num > 0:
+            ray.shutdown()
         _choose_platform(config)
         _refuse_or_warn(config)
         # A task's folder is the driver's that was checked: a worker of a Ray that runs already may have
@@ -107,21 +100,6 @@ def prepare_training(config: DictConfig) -> None:
         if (task := usage.own_task(config)) is not None:
             OmegaConf.resolve(task)
         _set_variables(config)
-
-
-def _leave_ray_of_previous_training() -> None:
-    """In Hydra's ``--multirun``, end what the training before has in Ray; does nothing in any other process.
-
-    All trainings of a multirun have one driver process, and verl would start the next in the Ray of the last,
-    whose actors still hold the accelerators and whose environment variables are that training's.
-    """
-    import ray
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    this = HydraConfig.get() if HydraConfig.initialized() else None
-    if this and this.mode is RunMode.MULTIRUN and this.job.num > 0:
-        ray.shutdown()
 
 
 def _choose_platform(config: DictConfig) -> None:
@@ -142,11 +120,7 @@ def _choose_platform(config: DictConfig) -> None:
 
 
 def _settle_ray(config: DictConfig) -> WhichRay:
-    """Make ``ray_kwargs.ray_init`` of a training with ``+platform=cpu`` fit the Ray that it uses.
-
-    A Ray of its own gets its address and the program that starts workers; for another, the sizes of the
-    preset are dropped, which ``ray.init`` refuses where it joins a Ray.
-    """
+    """Fit ``ray_kwargs.ray_init`` of a training with ``+platform=cpu`` to the Ray that it uses."""
     from grpo_verl_ext.verl_plugin.cpu import forked_worker
 
     section = config.ray_kwargs.ray_init
@@ -157,7 +131,8 @@ def _settle_ray(config: DictConfig) -> WhichRay:
             if not OmegaConf.select(section, _PYTHON):
                 OmegaConf.update(section, _PYTHON, forked_worker.COMMAND)
         else:
-            for name in _SIZES:
+            # The preset gives them a Ray of its own; ``ray.init`` refuses them where it joins another.
+            for name in ("num_cpus", "num_gpus", "_system_config"):
                 section.pop(name, None)
     return ray
 
@@ -174,10 +149,7 @@ def _refuse_or_warn(config: DictConfig) -> None:
 
 
 def _set_variables(config: DictConfig) -> None:
-    """Write platform and patches into Ray's runtime environment, which verl passes to ``ray.init``.
-
-    Environment variables that the driver's own Ray job has set are left out: Ray would refuse them.
-    """
+    """Write platform and patches into Ray's runtime environment, which verl passes to ``ray.init``."""
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
     from grpo_verl_ext.verl_plugin import usage
@@ -192,6 +164,7 @@ def _set_variables(config: DictConfig) -> None:
     variables = {PLATFORM_VARIABLE: "cpu"} if usage.asks_for_cpu(config) else {}
     variables[PATCHES_VARIABLE] = ",".join(needed)
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
+    # Ray refuses a variable that the driver's own Ray job has set.
     set_by_job = (job.get("runtime_env") or {}).get("env_vars") or {}
     with open_dict(config):
         for name, value in variables.items():

@@ -125,11 +125,7 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
 
 @contextmanager
 def _hydra_at(config_path: str) -> Iterator[None]:
-    """Initialize Hydra with the search path that ``main_ppo`` would give it.
-
-    A package's file is parsed at the first composition only: that takes almost half of a composition's time,
-    and a grid needs one for each run.
-    """
+    """Initialize Hydra with the search path that ``main_ppo`` would give it."""
     where = "pkg://verl.trainer.config" if config_path == CONFIG_PATH else config_path
     initialized: AbstractContextManager[None]
     if where.startswith(IN_PACKAGE):
@@ -145,6 +141,7 @@ def _hydra_at(config_path: str) -> Iterator[None]:
 
 
 def _read_once(folder: str, read: Callable[[str], ConfigResult], config_path: str) -> ConfigResult:
+    """Parse a package's file once, which takes half of a composition's time."""
     if (folder, config_path) not in _parsed:
         _parsed[folder, config_path] = pickle.dumps(read(config_path))
     return pickle.loads(_parsed[folder, config_path])

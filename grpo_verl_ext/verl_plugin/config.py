@@ -31,8 +31,6 @@ AGENT_LOOPS = {"single_turn_agent": "grpo_ext_single_turn_agent", "tool_agent": 
 
 STORED_AGENT_LOOP = "grpo_ext_stored_single_turn_agent"
 """Agent loop that a trainer with stored responses asks for in the place of the single-turn one."""
-SINGLE_TURN_LOOPS = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STORED_AGENT_LOOP)
-"""Agent loops that `STORED_AGENT_LOOP` can stand in for."""
 
 
 class RewardModelOptions(Section):
@@ -59,7 +57,7 @@ class RewardModelOptions(Section):
     dtype: Literal["float32", "auto"] = option("float32", "precision of the model; auto: its files'")
 
 
-class GoldResponseOptions(Section):
+class _GoldResponseOptions(Section):
     """The section `GOLD_RESPONSES`: responses in data files, measured after a training step."""
 
     files: Text | Annotated[Sequence[Text], Field(min_length=1)] | None = option(
@@ -135,7 +133,7 @@ class Options(Section):
     reward_model: RewardModelOptions | None = option(
         None, "a reward model beside the reward function, of responses or steps"
     )
-    gold_responses: GoldResponseOptions | None = option(
+    gold_responses: _GoldResponseOptions | None = option(
         None,
         "probability of wanted responses after the updates: `gold_response/…`, in the `grpo_ext_…` modes",
     )

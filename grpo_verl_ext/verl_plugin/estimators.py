@@ -26,7 +26,7 @@ from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
 from grpo_verl_ext.catalogue import Estimator, compute
 from grpo_verl_ext.catalogue.gvpo import ANCHORS, alpha_of
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.verl_plugin.batch.sessions import RowRoles, row_roles
+from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
@@ -56,7 +56,7 @@ def estimate(
     check_rows(response_mask, group)
     rows = row_roles(estimator, ids, device)
     weighs = section.get("use_kl_in_reward") and (section.get("kl_ctrl") or {}).get("kl_coef", 1)
-    if weighs and not torch.equal(rows.last, torch.arange(count, device=device)):
+    if weighs and not torch.equal(rows[1], torch.arange(count, device=device)):
         raise SettingError(
             "algorithm.use_kl_in_reward",
             True,
@@ -78,11 +78,12 @@ def _advantages(
     token_level_rewards: Tensor,
     response_mask: Tensor,
     group: Tensor,
-    rows: RowRoles,
+    rows: tuple[Tensor, Tensor],
     *,
     options: Options,
     weights: Sequence[float] | None,
 ) -> Tensor:
+    member, last = rows
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     if estimator.needs_steps:
         if (steps := STEPS.get()) is None:
@@ -93,17 +94,13 @@ def _advantages(
         if (rewards := SEVERAL_REWARDS.get()) is None:
             raise _without(estimator, "rewards but their sum")
         check_rows(rewards, group)
-        of_response = compute.response_advantages(
-            estimator, rewards, group, rows.member, learnt, weights=weights
-        )
-        return adv.on_tokens(of_response[rows.last].to(token_level_rewards.dtype), learnt)
+        of_response = compute.response_advantages(estimator, rewards, group, member, learnt, weights=weights)
+        return adv.on_tokens(of_response[last].to(token_level_rewards.dtype), learnt)
     check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
     rewards, scale = adv.response_rewards(token_level_rewards), options.scale_rewards
-    of_response = compute.response_advantages(
-        estimator, rewards, group, rows.member, learnt, scale_rewards=scale
-    )
-    of_session = of_response[rows.last].to(token_level_rewards.dtype)
+    of_response = compute.response_advantages(estimator, rewards, group, member, learnt, scale_rewards=scale)
+    of_session = of_response[last].to(token_level_rewards.dtype)
     return compute.token_advantages(estimator, of_session, response_mask, learnt, group)
 
 

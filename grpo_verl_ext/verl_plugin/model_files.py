@@ -23,7 +23,7 @@ def home_resolved(name: str) -> Path:
     return Path(os.path.expanduser(name))
 
 
-def _local_folder(name: str) -> Path | None:
+def local_folder(name: str) -> Path | None:
     """Return the folder of a model, or None for a name on a hub."""
     folder = home_resolved(name)
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
@@ -39,36 +39,6 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
     except DocumentError as error:
         why = f"{file} is not valid JSON of a model ({error}); it was left in place"
         raise SettingError(key, str(folder), why=why, fix=fix) from error
-
-
-def has_chat_template(folder: Path) -> bool:
-    """Whether a model folder has a chat template, in a file of its own or in its tokenizer's settings."""
-    file = folder / "tokenizer_config.json"
-    is_in_settings = file.is_file() and b'"chat_template"' in file.read_bytes()
-    return is_in_settings or (folder / "chat_template.jinja").is_file()
-
-
-def check_head(name: str, *, key: str, head: str, outputs: int, what: str) -> Path | None:
-    """Refuse a local model folder without this head, and return it; None for a name on a hub.
-
-    ``head`` ends the architecture's name, such as ``ForSequenceClassification``; ``what`` is the wanted model
-    in words.
-    """
-    folder = _local_folder(name)
-    if folder is None:
-        return None
-    fix = f"{key}=<folder of a {what}>"
-    config = read_config(folder, key=key, fix=fix)
-    architectures = config.get("architectures")
-    first = str(architectures[0]) if isinstance(architectures, list) and architectures else "none"
-    if not first.endswith(head):
-        why = f"its architecture is {first}, not a classifier"
-        raise SettingError(key, name, why=why, valid=f"an architecture …{head}", fix=fix)
-    labels = config.get("id2label")  # transformers writes no number where it is 2
-    found = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
-    if found != outputs:
-        raise SettingError(key, name, why=f"it has {found} outputs", valid=f"{outputs}", fix=fix)
-    return folder
 
 
 @dataclass(frozen=True)
@@ -87,7 +57,7 @@ class _ModelShape:
 
 def model_shape(path: object) -> _ModelShape | None:
     """Return the model's sizes; None for a name on a hub, an unreadable file or unknown field names."""
-    folder = _local_folder(path) if isinstance(path, str) else None
+    folder = local_folder(path) if isinstance(path, str) else None
     if folder is None:
         return None
     try:
@@ -118,7 +88,7 @@ def tensor_sizes(path: object) -> list[int]:
     # Imported here because verl loads the plugin in every process.
     from safetensors import SafetensorError, safe_open
 
-    folder = _local_folder(path) if isinstance(path, str) else None
+    folder = local_folder(path) if isinstance(path, str) else None
     sizes: list[int] = []
     for file in sorted(folder.glob("*.safetensors")) if folder else ():
         with suppress(SafetensorError, OSError), safe_open(file, framework="np") as weights:

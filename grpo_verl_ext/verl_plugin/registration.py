@@ -18,7 +18,7 @@ from grpo_verl_ext.config import foreign_algorithms, presets_of
 from grpo_verl_ext.utils.files import cache_root
 from grpo_verl_ext.utils.keys import PATCHES_VARIABLE
 from grpo_verl_ext.verl_plugin import patches
-from grpo_verl_ext.verl_plugin.cpu import install_platform, is_cpu_chosen, sizes
+from grpo_verl_ext.verl_plugin.cpu import chosen_platform, install_platform, sizes
 
 _REGISTERING = {
     ".rewards.manager": "verl.experimental.reward_loop.reward_manager",
@@ -32,7 +32,8 @@ _RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "share": lambda whole, part, of: max(1, whole * part // of),  # rounded down: 512, 4096, 20480 is 102
     "equal": operator.eq,
     "all_null": lambda *values: all(value is None for value in values),
-    "cpu.slots": sizes.slots,
+    # what Ray counts as GPUs: the ranks, and the servers of a distillation
+    "cpu.slots": lambda ranks, distils, servers, nodes: ranks + servers * nodes * bool(distils),
     "cpu.max_model_len": sizes.max_model_len,
     "cpu.kv_cache_bytes": sizes.kv_cache_bytes,
     "cpu.bucket_megabytes": sizes.bucket_megabytes,
@@ -50,7 +51,7 @@ def register() -> None:
     Plugins.instance().register(_PresetSearchPath)
     for name, function in _RESOLVERS.items():
         OmegaConf.register_new_resolver(f"grpo_ext.{name}", function, replace=True)
-    if is_cpu_chosen():
+    if chosen_platform() == "cpu":
         install_platform()
     register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     for module, registry in _REGISTERING.items():

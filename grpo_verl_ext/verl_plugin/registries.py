@@ -119,11 +119,7 @@ def function_of(record: Estimator | Loss) -> Any:
 
 
 def _enter(record: Estimator | Loss) -> None:
-    """Register a record's function with verl.
-
-    A name that another package takes, before or later, is that package's, whose trainings need it; a training
-    that means our function of that name is refused by the check ``names``.
-    """
+    """Register a record's function with verl, unless another package has the name."""
     is_estimator = isinstance(record, Estimator)
     own: dict[str, Any] = ESTIMATOR_FUNCTIONS if is_estimator else LOSS_FUNCTIONS
     verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY

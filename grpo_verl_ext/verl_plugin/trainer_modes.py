@@ -4,15 +4,17 @@ from typing import Any, ClassVar
 
 import ray
 from omegaconf import DictConfig, open_dict
+from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
-from grpo_verl_ext.verl_plugin.gvpo.worker import GroupActorRolloutRefWorker, GroupDetachActorWorker
+from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.usage import PREFIX
 
@@ -21,15 +23,15 @@ _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if
 
 
 def with_parts(worker: type, config: DictConfig) -> type:
-    """Return a worker class of verl with the parts of the features that a training uses."""
+    """Return a worker class of verl with our actor, and the parts of the features that a training uses."""
     used = (each.worker for each in all_features() if each.worker and each.used(config))
-    return type(worker.__name__, (*map(load_named, used), worker), {})
+    return type(worker.__name__, (*map(load_named, used), worker), {"actor_worker_cls": GroupTrainingWorker})
 
 
 class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
     """All additions to a trainer of verl, mixed in before its class."""
 
-    worker_cls: ClassVar[type] = GroupActorRolloutRefWorker
+    worker_cls: ClassVar[type] = ActorRolloutRefWorker
 
     def __init__(self, config: DictConfig) -> None:
         # verl picks its replay buffer and section of settings by the name of its own mode.
@@ -59,4 +61,4 @@ class _GroupTrainerColocateAsync(_GroupTrainer, PPOTrainerColocateAsync):  # typ
 class _GroupTrainerSeparateAsync(_GroupTrainer, PPOTrainerSeparateAsync):  # type: ignore[misc]
     """verl's ``separate_async`` with the additions: the rollout runs on machines of its own."""
 
-    worker_cls = GroupDetachActorWorker
+    worker_cls = DetachActorWorker

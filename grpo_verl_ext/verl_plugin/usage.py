@@ -25,7 +25,7 @@ from grpo_verl_ext.utils.keys import (
     RUNTIME_ENVIRONMENT,
     SECTION,
 )
-from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, is_cpu_chosen
+from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, chosen_platform
 
 _PACKAGE = "grpo_verl_ext"
 
@@ -91,7 +91,7 @@ def used_settings(config: DictConfig) -> Iterator[str]:
 
 def asks_for_cpu(config: DictConfig) -> bool:
     """Whether the training is to run on the CPU platform: ``+platform=cpu`` or ``VERL_PLATFORM=cpu``."""
-    return _selected(config, PLATFORM_KEY) == "cpu" or is_cpu_chosen()
+    return _selected(config, PLATFORM_KEY) == "cpu" or chosen_platform() == "cpu"
 
 
 def registers_elsewhere(config: DictConfig) -> bool:

@@ -120,8 +120,8 @@ UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
 """Worker → loss, which adds to them: verl would return each as a metric."""
 
 
-def report_failure(error: Exception) -> None:
-    """Keep an error for the trainer of this Ray job; without Ray nobody waits for it.
+def report_failure(error: Exception | None) -> None:
+    """Keep an error for the trainer of this Ray job, None for no error; without Ray nobody waits for it.
 
     verl logs such an error and trains on the responses that are left. The watchdog of
     the trainer's process (`patches.watchdog`) raises an error that is reported here.
@@ -130,7 +130,7 @@ def report_failure(error: Exception) -> None:
 
     kind = type(error) if isinstance(error, RuntimeError) else RuntimeError
     if key := _failure_key():
-        _internal_kv_put(key, pickle.dumps(kind(str(error))))
+        _internal_kv_put(key, pickle.dumps(None if error is None else kind(str(error))))
 
 
 def reported_failure() -> RuntimeError | None:
@@ -140,14 +140,6 @@ def reported_failure() -> RuntimeError | None:
     key = _failure_key()
     reported = _internal_kv_get(key) if key else None
     return None if reported is None else pickle.loads(reported)
-
-
-def forget_reported_failure() -> None:
-    """Remove what an earlier training of this job reported."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
-    if key := _failure_key():
-        _internal_kv_del(key)
 
 
 def _failure_key() -> bytes | None:

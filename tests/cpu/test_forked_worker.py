@@ -20,7 +20,7 @@ import pytest
 from processes import Python
 
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
-from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import READ_BY_IMPORTS
+from grpo_verl_ext.verl_plugin.cpu.forked_worker.__main__ import _READ_BY_IMPORTS
 
 FOLDER = Path(forked_worker.__file__).parent
 WORKER = """
@@ -166,8 +166,8 @@ def test_each_is_what_was_asked_for_and_has_the_modules_while_the_raylet_lives(n
 @pytest.mark.parametrize(
     ("imports", "same"),
     [
-        (f"{LOADED}module.import_all(['actors'])", False),
-        # If this becomes False, the identifiers of `import_all` are needed no longer.
+        (f"{LOADED}module._import_all(['actors'])", False),
+        # If this becomes False, the identifiers of `_import_all` are needed no longer.
         ("import actors", True),
     ],
 )
@@ -192,7 +192,7 @@ def test_what_imports_read_differs(node: Node) -> None:
 
 def request() -> bytes:
     """What a worker sends whose imports would find the same modules, with other values."""
-    same = {name: os.environ[name] for name in READ_BY_IMPORTS if name in os.environ}
+    same = {name: os.environ[name] for name in _READ_BY_IMPORTS if name in os.environ}
     return json.dumps({"arguments": ["worker.py"], "environment": same, "folder": "/"}).encode()
 
 
@@ -295,7 +295,7 @@ def test_no_place_for_a_socket(node: Node, arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.long
 def test_there_are_the_modules(interpreter: Python) -> None:
-    done = interpreter(f"{LOADED}module.import_all(module.MODULES){OF_TWO_FORKS}", VERL_PLATFORM="cpu")
+    done = interpreter(f"{LOADED}module._import_all(module._MODULES){OF_TWO_FORKS}", VERL_PLATFORM="cpu")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     one, two = done.stdout.splitlines()[-1].split()

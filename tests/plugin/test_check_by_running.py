@@ -99,7 +99,7 @@ def started(config: DictConfig) -> None:
         pytest.fail("a training was started")
 
     main_ppo = SimpleNamespace(run_ppo=train)
-    driver._patch_start(main_ppo)
+    driver._patch("run_ppo", main_ppo)
     main_ppo.run_ppo(config)
 
 
@@ -119,7 +119,7 @@ def test_a_variable_that_says_no(value: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("GRPO_VERL_EXT_CHECK", value)
     trained: list[object] = []
     main_ppo = SimpleNamespace(run_ppo=trained.append)
-    driver._patch_start(main_ppo)
+    driver._patch("run_ppo", main_ppo)
     main_ppo.run_ppo(composed(["algorithm.adv_estimator=grpo"]))
     assert len(trained) == 1
 

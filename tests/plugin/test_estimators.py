@@ -108,14 +108,6 @@ def test_dapo_per_prompt_divides_by_the_tokens_of_the_prompt():
     torch.testing.assert_close(found, on_tokens(weighted), rtol=0, atol=1e-12)
 
 
-def test_mask_truncated():
-    kept = through_verl(algorithm("grpo_outcome"))
-    found = through_verl(algorithm("grpo_outcome", mask_truncated_completions=True, max_response_length=4))
-    truncated = [length == 4 for length in LENGTHS]
-    assert found[truncated].abs().sum() == 0
-    assert found[[not t for t in truncated]].tolist() == kept[[not t for t in truncated]].tolist()
-
-
 def test_truncated_responses_count_among_the_tokens_of_their_prompt():
     # Bit for bit the composition of the public functions on (B, T), which no estimator makes any more.
     group = dense_group_ids(IDS)
@@ -125,11 +117,6 @@ def test_truncated_responses_count_among_the_tokens_of_their_prompt():
     found = through_verl(algorithm("dapo_per_prompt", mask_truncated_completions=True, max_response_length=4))
     assert torch.equal(found, wanted)
     assert found[1, 0] != 0, "the other response of its prompt still learns"
-
-
-def test_no_config_means_defaults():
-    found, _ = ESTIMATOR_FUNCTIONS["grpo_outcome"](token_level_rewards(), MASK, IDS)
-    assert found.tolist() == through_verl(algorithm("grpo_outcome")).tolist()
 
 
 def test_the_rewards_are_left_as_they_were():
@@ -156,18 +143,6 @@ def test_garbage_in_a_padding_row_changes_nothing(garbage):
         (
             algorithm("dr_grpo", scale_rewards="group"),
             ["algorithm.grpo_ext.scale_rewards is group", "valid is none", "scale_rewards=none"],
-        ),
-        (
-            algorithm("gvpo", scale_rewards="batch"),
-            ["algorithm.adv_estimator=gvpo", "is batch", "valid is none", "scale_rewards=none"],
-        ),
-        (
-            algorithm("gvpo", mask_truncated_completions=True, max_response_length=4),
-            [
-                "algorithm.grpo_ext.mask_truncated_completions is true",
-                "sum to zero",
-                "mask_truncated_completions=false",
-            ],
         ),
         (
             algorithm("grpo_outcome", norm_adv_by_std_in_grpo=False),

@@ -18,8 +18,7 @@ def test_every_part_in_the_trainer_is_mixed_into_every_mode():
     parts = [load_named(feature.trainer) for feature in all_features() if feature.trainer]
     assert [part.__name__ for part in parts] == [
         "ReferenceSyncTrainerMixin",
-        "GoldResponseMixin",
-        "TrainingRewardMixin",
+        "MeasureMixin",
         "StoredResponsesMixin",
         "OtherRewardsMixin",
     ]

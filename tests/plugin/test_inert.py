@@ -13,6 +13,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from processes import run_forked
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
@@ -167,16 +170,33 @@ class TestDriver:
         self, module: str, steps: list[str], calls: list[str]
     ) -> None:
         main_ppo = SimpleNamespace(run_ppo=lambda *_, **__: calls.append("verl"))
-        driver._patch_start(main_ppo)
+        driver._patch("run_ppo", main_ppo)
         runner = type("Runner", (), {"__module__": module})
         main_ppo.run_ppo(composed(["algorithm.adv_estimator=gvpo2"]), task_runner_class=runner)
         assert calls == steps
+
+    @pytest.mark.parametrize(
+        ("mode", "number", "left"),
+        [("MULTIRUN", 1, 1), ("MULTIRUN", 0, 0), ("RUN", 1, 0), (None, 1, 0)],
+        ids=str,
+    )
+    def test_of_hydras_multirun_the_ray_of_the_training_before_is_left(
+        self, mode: str | None, number: int, left: int, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ended: list[str] = []
+        monkeypatch.setattr(ray, "shutdown", lambda: ended.append("ray"))
+        hydra = OmegaConf.create({"hydra": {"mode": mode, "job": {"num": number}}})
+        if mode is not None:
+            hydra.hydra.mode = RunMode[mode]
+            monkeypatch.setattr(HydraConfig.instance(), "cfg", hydra)
+        validated(composed(["algorithm.adv_estimator=dr_grpo"]), calls)
+        assert len(ended) == left
 
 
 def validated(config: DictConfig, calls: list[str]) -> None:
     """Through the driver's hook, with a stand-in for verl's own validation behind it."""
     module = SimpleNamespace(validate_config=lambda _config: calls.append("verl"))
-    driver._patch_validation(module)
+    driver._patch("validate_config", module)
     module.validate_config(config)
 
 
@@ -195,9 +215,9 @@ class TestHandOn:
         """Its configuration passes both of verl's functions where somebody imports verl's main."""
         old = ["custom_reward_function.path=never_read.py", "+algorithm.grpo_ext.watch=false"]
         config = composed(["+algo=grpo", "actor_rollout_ref.rollout.n=4", *old])
-        driver.prepare_training(config)
+        driver._prepare_training(config)
         assert "never_read.py" in capsys.readouterr().err
-        driver.prepare_training(config)
+        driver._prepare_training(config)
         assert capsys.readouterr().err == ""
 
     def test_a_platform_that_only_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:

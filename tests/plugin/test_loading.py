@@ -1,15 +1,7 @@
 """Test how verl loads the plugin; as it does so once per process, most tests start a fresh one."""
 
-from importlib.metadata import entry_points
-
 import pytest
 from processes import Python
-
-
-def test_the_entry_point_is_installed_under_a_lower_case_name() -> None:
-    (entry,) = (e for e in entry_points(group="verl.plugins") if e.value.startswith("grpo_verl_ext"))
-    assert entry.name == "grpo_verl_ext"
-    assert entry.name == entry.name.lower()  # verl lower-cases the names it is told to load
 
 
 def test_importing_verls_trainers_registers_ours(python: Python) -> None:

@@ -141,7 +141,7 @@ def test_the_driver_refuses_it_before_ray(python: Python, word: str) -> None:
     code = f"""
         from grpo_verl_ext import driver
         from grpo_verl_ext.verl_plugin.compose import composed
-        driver.prepare_training(composed({with_word(word)}))
+        driver._prepare_training(composed({with_word(word)}))
     """
     refused = python(code)
     assert refused.returncode == 1

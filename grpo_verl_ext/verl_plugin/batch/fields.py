@@ -1,4 +1,4 @@
-"""What the features' trainers share: fields of a rollout batch, order of its rows, folder in a checkpoint.
+"""What the features' trainers share: fields of a rollout batch, folder in a checkpoint.
 
 A batch is verl's KVBatchMeta: the trainer has the keys of the rows, and TransferQueue the rows.
 """
@@ -52,19 +52,6 @@ def put(batch: Any, fields: dict[str, Tensor]) -> Any:
     return tq.kv_batch_put(
         keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
     )
-
-
-def in_fixed_order(batch: Any) -> list[int]:
-    """Return the rows in an order that does not depend on which response came first.
-
-    By the prompt's index in the data set and its tokens, then by session and output. verl's prompt ids are
-    random, and it orders rows by when their responses were finished.
-    """
-    rows = nested(batch, "index", "prompts")
-    index = [str(number) for number in tu.get(rows, "index")]
-    prompts = [tokens.tolist() for tokens in rows["prompts"].unbind()]
-    outputs = [tuple(map(int, key.rsplit("_", 2)[1:])) for key in batch.keys]
-    return sorted(range(len(batch)), key=lambda row: (index[row], prompts[row], outputs[row]))
 
 
 def data_parallel_size(worker_group: Any) -> int:

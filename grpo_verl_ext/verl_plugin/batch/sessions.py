@@ -14,7 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,15 +29,11 @@ _PADDING = re.compile(r"pad[0-9a-f]{32}")
 """Matches the prompt ids of verl's padding rows: ``pad`` and a UUID."""
 
 
-class RowRoles(NamedTuple):
-    """The role of each row of a batch, (B,) each."""
+def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return which rows of the current batch are responses, and the row of each session's last output.
 
-    member: Tensor  # whether the row is a response: no padding, and the last output of its session
-    last: Tensor  # int64, the row with the last output of its session
-
-
-def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> RowRoles:
-    """Return the roles of the current batch's rows, with prompt ids ``prompts``, for an estimator."""
+    (B,) each. A response is no padding, and the last output of its session; ``prompts`` are the prompt ids.
+    """
     padding = [_PADDING.fullmatch(str(prompt)) is not None for prompt in prompts]
     member = ~torch.tensor(padding, dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
@@ -53,10 +49,10 @@ def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.dev
         refuse_several_outputs(estimator, keys)
         valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
         _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
-        return RowRoles(member=member, last=own)
+        return member, own
     refuse_several_outputs(estimator, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
-    return RowRoles(member=member & (last == own), last=last)
+    return member & (last == own), last
 
 
 def last_outputs(keys: Sequence[str]) -> list[int]:

@@ -12,17 +12,12 @@ VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
 
 
 def chosen_platform() -> str:
-    """Return the platform that `PLATFORM_VARIABLE` names, as verl reads it; empty if verl looks for one."""
-    return os.environ.get(PLATFORM_VARIABLE, "").strip().lower()
-
-
-def is_cpu_chosen() -> bool:
-    """Whether ``VERL_PLATFORM=cpu`` is set; accelerators are not looked for.
+    """Return the platform that `PLATFORM_VARIABLE` names, as verl reads it; empty if verl looks for one.
 
     That a process sees no accelerator does not mean a training on CPU: it may be on a login node or a head
     node, or be an actor to which Ray gave no accelerator.
     """
-    return chosen_platform() == "cpu"
+    return os.environ.get(PLATFORM_VARIABLE, "").strip().lower()
 
 
 def install_platform() -> None:

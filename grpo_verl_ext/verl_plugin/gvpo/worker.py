@@ -6,11 +6,9 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 from torch import Tensor
-from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType
-from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
 from grpo_verl_ext.algorithms.advantages import per_response
@@ -78,10 +76,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         return log_prob - gvpo.mean_drift(sums.to(index.device), index, member, data[wire.Field.GROUP_SIZE])
 
     def _called(self, loss_fn: Any, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
-        """Call the loss with the groups of its rows.
-
-        The loss itself takes the current log-probs for the old ones where the policy has not moved.
-        """
+        """Call the loss with the groups of its rows."""
         if model_output is None or not (self._has_group_loss and self._measures(data)):
             return super()._called(loss_fn, data=data, model_output=model_output, **more)
         mask = torch.nested.to_padded_tensor(data["response_mask"], 0).bool()
@@ -99,15 +94,3 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         for name in metrics.keys() & set(SUMMED_METRICS):
             metrics[name].aggregation = AggregationType.SUM
         return loss, metrics
-
-
-class GroupActorRolloutRefWorker(ActorRolloutRefWorker):  # type: ignore[misc]
-    """verl's worker, with `GroupTrainingWorker` as its actor."""
-
-    actor_worker_cls = GroupTrainingWorker
-
-
-class GroupDetachActorWorker(DetachActorWorker):  # type: ignore[misc]
-    """The same for the trainer mode whose rollout runs on separate machines."""
-
-    actor_worker_cls = GroupTrainingWorker

@@ -33,9 +33,8 @@ _GOLD_MEASUREMENT = Feature(
             for engine in ("megatron", "veomni")
         ),
     ),
-    trainer=".measure.trainer:GoldResponseMixin",
+    trainer=".measure.trainer:MeasureMixin",
 )
-_TRAINING_REWARDS = Feature(trainer=".measure.trainer:TrainingRewardMixin")
 _REQUEST_SEEDS = Feature(
     name="seeds",
     used=has_option("seed_requests"),

@@ -38,7 +38,7 @@ from grpo_verl_ext.verl_plugin.batch.fields import (
     were_sampled,
 )
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
-from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, GoldResponseOptions, Options
+from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, Options
 
 _PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
@@ -48,17 +48,29 @@ _Row = dict[str, Any]
 """The fields of a prompt with the wanted response to it, which ends with the end of turn."""
 
 
-class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
-    """Add for every numeric key ``training_reward/<key>``, the mean over the step's responses.
+class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
+    """Log what the reward function reports, and after every ``freq``-th step ``gold_response/…``.
 
-    ``training_reward_std/<key>`` is their standard deviation, ``training_reward_group_std/<key>`` the mean
-    over prompts of the standard deviation between the responses to one; both divide by their number.
+    Of every numeric key ``training_reward/<key>`` is the mean over the step's responses,
+    ``training_reward_std/<key>`` their standard deviation, ``training_reward_group_std/<key>`` the mean over
+    prompts of the standard deviation between the responses to one; both divide by their number.
+
+    ``probability`` is the mean over rows of exp Σ_t log π(y_t), ``log_prob`` that of Σ_t log π(y_t), in nats,
+    both at ``rollout.temperature``. ``right``, where the reward function reports ``acc`` and ``gold``, is
+    ``probability`` plus the share of the step's sampled responses that are right and not the wanted one: an
+    estimate of the probability of a right answer.
     """
 
+    def _init_dataloader(self) -> None:
+        """Read the rows next to verl's data, so that a wrong one is named before models are loaded."""
+        super()._init_dataloader()
+        self.gold_rows = _read_rows(self.config)
+
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """Run verl's step, then read what was reported."""
+        """Run verl's step, then read what was reported, and measure."""
         batch = super().step(metrics, timing_raw)
-        by_prompt = _reported_by_prompt(batch, are_responses(batch), nested(batch, "extra_fields"))
+        rows = nested(batch, "extra_fields")
+        by_prompt = _reported_by_prompt(batch, are_responses(batch), rows)
         reports = list(chain.from_iterable(by_prompt.values()))
         groups = [_by_key(np.std, own) for own in by_prompt.values()]
         for name, found in (
@@ -67,7 +79,42 @@ class TrainingRewardMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no ty
             ("training_reward_group_std", _by_key(fmean, groups)),
         ):
             metrics.update({f"{name}/{key}": value for key, value in found.items()})
+        options = Options.from_config(self.config.algorithm).gold_responses
+        if options is None or self.global_steps % options.freq:
+            return batch
+        with marked_timer("gold_response", timing_raw):
+            probability, log_prob = self._measure_gold_rows()
+        metrics.update({"gold_response/probability": probability, "gold_response/log_prob": log_prob})
+        sampled = chain.from_iterable(_reported_by_prompt(batch, were_sampled(batch, rows), rows).values())
+        # right, and not the wanted one
+        others = [each["acc"] * (1 - each["gold"]) for each in sampled if {"acc", "gold"} <= each.keys()]
+        if others:
+            metrics["gold_response/right"] = probability + fmean(others)
         return batch
+
+    def _measure_gold_rows(self) -> tuple[float, float]:
+        """Compute the log-probs as verl does those of its rollouts."""
+        rows, sizes = self.gold_rows, self.config.actor_rollout_ref.rollout
+        unit = data_parallel_size(self.actor_rollout_wg)
+        if not sizes.log_prob_use_dynamic_bsz:
+            unit *= sizes.log_prob_micro_batch_size_per_gpu
+        # Every rank gets equally many full micro-batches; only the first rows count.
+        repeated = list(islice(cycle(rows), ceil(len(rows) / unit) * unit))
+        batch = tq.kv_batch_put(
+            keys=[f"{_PARTITION}_{number}_0_0" for number in range(len(repeated))],
+            partition_id=_PARTITION,
+            fields=tu.list_of_dict_to_tensordict(repeated),
+            tags=[{} for _ in repeated],
+        )
+        usual = {"calculate_entropy": False, "compute_loss": False, "temperature": sizes.temperature}
+        batch.extra_info.update(usual)
+        self.actor_rollout_wg.compute_log_prob(batch)
+        found = nested(batch.select_keys(batch.keys[: len(rows)]), "log_probs", "response_mask")
+        tq.kv_clear(keys=batch.keys, partition_id=_PARTITION)
+        mask = found["response_mask"]
+        log_prob = response_from_nested(found["log_probs"], mask)
+        means = ragged.response_probability(log_prob.values(), mask.values(), mask.offsets())
+        return means[0].item(), means[1].item()
 
 
 def _by_key(statistic: Callable[[Sequence[float]], Any], reports: Iterable[_Reported]) -> dict[str, float]:
@@ -90,70 +137,10 @@ def _reported_by_prompt(batch: Any, counts: Sequence[bool], rows: TensorDict) ->
     return reports
 
 
-class GoldResponseMixin(PPOTrainer):  # type: ignore[misc]
-    """Log ``gold_response/…`` after the updates of every ``freq``-th step.
-
-    ``probability`` is the mean over rows of exp Σ_t log π(y_t), ``log_prob`` that of Σ_t log π(y_t), in nats,
-    both at ``rollout.temperature``. ``right``, where the reward function reports ``acc`` and ``gold``, is
-    ``probability`` plus the share of the step's sampled responses that are right and not the wanted one: an
-    estimate of the probability of a right answer.
-    """
-
-    def _init_dataloader(self) -> None:
-        """Read the rows next to verl's data, so that a wrong one is named before models are loaded."""
-        super()._init_dataloader()
-        options = Options.from_config(self.config.algorithm).gold_responses
-        self.gold_rows = [] if options is None else _read_rows(options, self.config)
-
-    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """Run verl's step, then measure."""
-        batch = super().step(metrics, timing_raw)
-        options = Options.from_config(self.config.algorithm).gold_responses
-        if options is None or self.global_steps % options.freq:
-            return batch
-        with marked_timer("gold_response", timing_raw):
-            probability, log_prob = self._measure_gold_rows()
-        metrics.update({"gold_response/probability": probability, "gold_response/log_prob": log_prob})
-        rows = nested(batch, "extra_fields")
-        reports = chain.from_iterable(_reported_by_prompt(batch, were_sampled(batch, rows), rows).values())
-        # right, and not the wanted one
-        others = [each["acc"] * (1 - each["gold"]) for each in reports if {"acc", "gold"} <= each.keys()]
-        if others:
-            metrics["gold_response/right"] = probability + fmean(others)
-        return batch
-
-    def _measure_gold_rows(self) -> tuple[float, float]:
-        """Compute the log-probs as verl does those of its rollouts.
-
-        Rows are repeated until every rank has equally many full micro-batches; only the first ones count.
-        """
-        rows, sizes = self.gold_rows, self.config.actor_rollout_ref.rollout
-        unit = data_parallel_size(self.actor_rollout_wg)
-        if not sizes.log_prob_use_dynamic_bsz:
-            unit *= sizes.log_prob_micro_batch_size_per_gpu
-        repeated = list(islice(cycle(rows), ceil(len(rows) / unit) * unit))
-        batch = tq.kv_batch_put(
-            keys=[f"{_PARTITION}_{number}_0_0" for number in range(len(repeated))],
-            partition_id=_PARTITION,
-            fields=tu.list_of_dict_to_tensordict(repeated),
-            tags=[{} for _ in repeated],
-        )
-        usual = {"calculate_entropy": False, "compute_loss": False, "temperature": sizes.temperature}
-        batch.extra_info.update(usual)
-        self.actor_rollout_wg.compute_log_prob(batch)
-        found = nested(batch.select_keys(batch.keys[: len(rows)]), "log_probs", "response_mask")
-        tq.kv_clear(keys=batch.keys, partition_id=_PARTITION)
-        mask = found["response_mask"]
-        log_prob = response_from_nested(found["log_probs"], mask)
-        means = ragged.response_probability(log_prob.values(), mask.values(), mask.offsets())
-        return means[0].item(), means[1].item()
-
-
-def _read_rows(options: GoldResponseOptions, config: DictConfig) -> list[_Row]:
-    """Read the first rows of the files, of any length, and tokenize them as verl does in a rollout.
-
-    A SettingError names the first row without the wanted response or beyond the budgets of the rollout.
-    """
+def _read_rows(config: DictConfig) -> list[_Row]:
+    """Read the first rows of the files, if any, and tokenize them as verl does in a rollout."""
+    if (options := Options.from_config(config.algorithm).gold_responses) is None:
+        return []
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     if model.processor is not None:
         raise SettingError(

@@ -177,27 +177,24 @@ def whole_groups(group_of_row: Sequence[Hashable], capacity: int) -> list[_Rows]
     return mini_batches
 
 
-def filled(mini_batches: Sequence[_Rows], padding: Sequence[int], capacity: int) -> list[_Rows]:
-    """Fill every mini-batch up to ``capacity`` with padding rows; the rest form further mini-batches."""
-    unused = iter(padding)
-    full = [[*rows, *islice(unused, capacity - len(rows))] for rows in mini_batches]
-    left = list(unused)
-    return full + [left[start : start + capacity] for start in range(0, len(left), capacity)]
-
-
 def over_ranks(
     units: Sequence[_Rows], workload: Sequence[int], dp_size: int, plan: Plan, mini_batch: int
 ) -> list[_Rows]:
     """Return for each rank its rows: of every mini-batch equally many, of about equal workload.
 
-    The rows of a unit stay on one rank where the plan says so; else they spread over all. The heaviest part
-    of a mini-batch goes to the rank with the least workload. Ranks run their micro-batches in step, so those
-    of a mini-batch come in the order of their workload.
+    Rows in no unit are padding: they fill the units, and the rest form further ones. The rows of a unit stay
+    on one rank where the plan says so; else they spread over all. The heaviest part of a mini-batch goes to
+    the rank with the least workload. Ranks run their micro-batches in step, so those of a mini-batch come in
+    the order of their workload.
     """
 
     def work(blocks: Sequence[_Rows]) -> int:
         return sum(workload[row] for block in blocks for row in block)
 
+    padding = iter(range(sum(map(len, units)), len(workload)))
+    units = [[*unit, *islice(padding, plan.unit - len(unit))] for unit in units]
+    rest = list(padding)
+    units += [rest[start : start + plan.unit] for start in range(0, len(rest), plan.unit)]
     mini_batches, micro_batch = [[[row] for row in unit] for unit in units], mini_batch
     if plan.source is StatisticSource.MICRO_BATCH:
         share, micro_batch = mini_batch // plan.unit, plan.units_per_micro_batch

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
 from grpo_verl_ext import catalogue
@@ -23,7 +24,7 @@ from grpo_verl_ext.catalogue import MiniBatchStatistic
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.keys import BYPASS, setting
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.batch.fields import data_parallel_size, in_fixed_order, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.batch.fields import data_parallel_size, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
@@ -72,15 +73,11 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
     ) -> Any:
-        """Order the rows so that verl's cuts keep groups whole and ranks equally busy.
-
-        A batch that does not fit the plan takes a forward pass. With ``seed_requests`` two runs with the same
-        responses have the same mini-batches.
-        """
+        """Order the rows so that verl's cuts keep groups whole and ranks equally busy."""
         for record in (catalogue.estimator_of(self.config), catalogue.loss_of(self.config)):
             refuse_several_outputs(record, batch.keys)
         if Options.from_config(self.config.algorithm).seed_requests is not None:
-            batch.reorder(in_fixed_order(batch))
+            batch.reorder(_in_fixed_order(batch))
         self._number_of = {key: number for number, key in enumerate(batch.keys)}
         dp_size, capacity, plan = data_parallel_size(self.actor_rollout_wg), self._capacity, self._plan
         largest_group = max(Counter(prompt_ids(batch)).values())
@@ -91,12 +88,9 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             self._told_of_misfit = True
         self._plan_of_batch = plan
         units = rows_plan.whole_groups(prompt_ids(batch), plan.unit)
-        responses = len(batch)
         multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
         size = math.ceil(len(units) * plan.unit / multiple) * multiple
         batch = upsample_batch_to_divisible_size(batch, size, self.tokenizer.eos_token_id)
-        units = rows_plan.filled(units, range(responses, size), plan.unit)
-
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         workload = calculate_workload(lengths).tolist()
         ranks = rows_plan.over_ranks(units, workload, dp_size, plan, capacity)
@@ -105,10 +99,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic.
-
-        Like the estimator of a loss over groups, a size counts the responses that still have tokens.
-        """
+        """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic."""
         with ROW_KEYS.set(batch.keys):
             batch = super()._compute_advantage(batch, metrics)
         if self._needs is None:
@@ -142,6 +133,19 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         is_first = self.local_trigger_step == 0
         batch.extra_info[wire.Field.OLD_IS_CURRENT] = is_first and not setting(self.config, BYPASS)
         return super()._update_actor(batch, metrics)
+
+
+def _in_fixed_order(batch: Any) -> list[int]:
+    """Return the rows in an order that does not depend on which response came first.
+
+    By the prompt's index in the data set and its tokens, then by session and output. verl's prompt ids are
+    random, and it orders rows by when their responses were finished.
+    """
+    rows = nested(batch, "index", "prompts")
+    index = [str(number) for number in tu.get(rows, "index")]
+    prompts = [tokens.tolist() for tokens in rows["prompts"].unbind()]
+    outputs = [tuple(map(int, key.rsplit("_", 2)[1:])) for key in batch.keys]
+    return sorted(range(len(batch)), key=lambda row: (index[row], prompts[row], outputs[row]))
 
 
 def _tell(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Patches of verl and TransferQueue where they have no hook: one file each, with its reason.
+"""Patches of verl and TransferQueue where they have no hook, each with its reason.
 
 A patch is applied only in the processes of a training that needs it. The driver writes the names of the
 patches into the environment variable `PATCHES_VARIABLE` of the processes of a training (`driver`), and
@@ -8,11 +8,11 @@ each process reads it when it loads the plugin (`registration`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.verl_plugin.patches import transfer_queue, watchdog
+from grpo_verl_ext.verl_plugin.patches import watchdog
 
 
 class _Patch(NamedTuple):
@@ -21,6 +21,27 @@ class _Patch(NamedTuple):
     module: str
     apply: Callable[[Any], None]
     without: str
+
+
+def _own_queue(interface: Any) -> None:
+    """Make TransferQueue look up and create its controller in a namespace of this job.
+
+    It is an actor with a fixed name in a fixed namespace, so a second training, another job, would silently
+    join the queue of the first and take its samples, and the first to end would stop the queue. No setting
+    changes this; ``ablate`` sets ``algorithm.grpo_ext.own_queue`` for the trainings that it submits.
+    """
+    ray, controller = interface.ray, interface.TransferQueueController
+
+    def of_job(namespace: str) -> str:
+        return f"{namespace}-{ray.get_runtime_context().get_job_id()}"
+
+    interface.ray = ModuleType(ray.__name__)
+    vars(interface.ray).update(
+        vars(ray), get_actor=lambda name, namespace: ray.get_actor(name, of_job(namespace))
+    )
+    interface.TransferQueueController = SimpleNamespace(
+        options=lambda *, namespace, **others: controller.options(namespace=of_job(namespace), **others)
+    )
 
 
 PATCHES: Mapping[str, _Patch] = {
@@ -36,7 +57,7 @@ PATCHES: Mapping[str, _Patch] = {
     ),
     "own_queue": _Patch(
         "transfer_queue.interface",
-        transfer_queue.patch_interface,
+        _own_queue,
         "two trainings that share a Ray cluster mix their samples",
     ),
 }

@@ -29,7 +29,7 @@ from typing import Any
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.verl_plugin import wire
 
-LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 5.0
 """Between two questions to Ray, and between two looks of a server at its engine."""
 _VERL_SECONDS = 30.0
 """Seconds for verl to raise its own error, which says more, and to end."""
@@ -67,7 +67,7 @@ def watched() -> Iterator[None]:
 
     try:
         earlier = set(_lost_actors())
-        wire.forget_reported_failure()
+        wire.report_failure(None)
         handler = signal.signal(signal.SIGUSR1, interrupt)
     except Exception as error:  # noqa: BLE001  # a training must not end because it cannot be watched
         _warn_unwatched(error)
@@ -100,7 +100,7 @@ def _look(
     earlier: set[str], done: threading.Event, sending: threading.Lock, found: list[RuntimeError]
 ) -> None:
     deadline = math.inf
-    while not done.wait(LOOK_SECONDS):
+    while not done.wait(_LOOK_SECONDS):
         try:
             failed = wire.reported_failure()
             lost = [words for actor, words in _lost_actors().items() if actor not in earlier]
@@ -167,6 +167,6 @@ def patch_vllm_server(vllm_async_server: Any) -> None:
 
 async def _end_with(engine: Any) -> None:
     while not engine.errored:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(_LOOK_SECONDS)
     say("the EngineCore of this vLLM server died; the server ends with it")
     os._exit(1)

@@ -31,9 +31,9 @@ from grpo_verl_ext.utils.keys import (
     setting,
     written,
 )
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.features import Feature
-from grpo_verl_ext.verl_plugin.model_files import check_head, has_chat_template, model_shape
+from grpo_verl_ext.verl_plugin.model_files import local_folder, model_shape, read_config
 from grpo_verl_ext.verl_plugin.rollout.checks import check_loops_of_data
 
 _MANAGER, _SERVED = "reward.reward_manager.name", "reward.reward_model.enable"
@@ -106,18 +106,34 @@ def _check_reward_model(config: DictConfig) -> None:
         why = "without reward.custom_reward_function.path verl then asks its own reward model and never "
         why += f"calls {_MANAGER}={manager}"
         raise SettingError(_SERVED, True, why=why, valid="false", fix=Line(f"{_SERVED}=false"))
-    of_steps = catalogue.learns_from_steps(config)
-    folder = check_head(
-        options.path,
-        key=path,
-        head="ForTokenClassification" if of_steps else "ForSequenceClassification",
-        outputs=2 if of_steps else 1,
-        what="token classifier with two outputs" if of_steps else "sequence classifier with one output",
-    )
-    if folder is not None and options.chat_template and not has_chat_template(folder):
+    _check_classifier(config, options)
+
+
+def _check_classifier(config: DictConfig, options: RewardModelOptions) -> None:
+    """Refuse a local folder whose model or tokenizer cannot score; a name on a hub is not looked up."""
+    key, name = f"{SECTION}.reward_model.path", str(options.path)
+    if (folder := local_folder(name)) is None:
+        return
+    head, outputs = "ForSequenceClassification", 1
+    if catalogue.learns_from_steps(config):
+        head, outputs = "ForTokenClassification", 2
+    fix = f"{key}=<folder of a model …{head}>"
+    content = read_config(folder, key=key, fix=fix)
+    architectures = content.get("architectures")
+    first = str(architectures[0]) if isinstance(architectures, list) and architectures else "none"
+    if not first.endswith(head):
+        why = f"its architecture is {first}, not a classifier"
+        raise SettingError(key, name, why=why, valid=f"an architecture …{head}", fix=fix)
+    labels = content.get("id2label")  # transformers writes no number where it is 2
+    found = len(labels) if isinstance(labels, dict) else content.get("num_labels", 2)
+    if found != outputs:
+        raise SettingError(key, name, why=f"it has {found} outputs", valid=f"{outputs}", fix=fix)
+    file = folder / "tokenizer_config.json"
+    is_there = file.is_file() and b'"chat_template"' in file.read_bytes()
+    if options.chat_template and not (is_there or (folder / "chat_template.jinja").is_file()):
         off = f"{SECTION}.reward_model.chat_template"
         why = f"{off} is true, and its tokenizer has no chat template"
-        raise SettingError(path, options.path, why=why, fix=Line(f"{off}=false"))
+        raise SettingError(key, name, why=why, fix=Line(f"{off}=false"))
 
 
 def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
@@ -133,10 +149,7 @@ def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_dynamic_sampling(config: DictConfig) -> None:
-    """Refuse dynamic sampling by a number that this package's reward function does not report.
-
-    verl would end the training after the first rollout.
-    """
+    """Refuse dynamic sampling by a number that our reward function does not report; verl would end later."""
     metric, names = setting(config, _METRIC), None
     if setting(config, _FILTER) and setting(config, _MANAGER) in ("naive", OVERLONG_MANAGER):
         names = weighted_sum.reported_names(config.reward.custom_reward_function)
@@ -185,10 +198,7 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_steps(config: DictConfig) -> None:
-    """Refuse ``grpo_process`` with data that ask for a loop without steps, or a function that reports none.
-
-    What a function reports is known where this package's loops and a manager that keeps it are configured.
-    """
+    """Refuse ``grpo_process`` with data that ask for a loop without steps, or a function without any."""
     if not catalogue.learns_from_steps(config):
         return
     needs = "algorithm.adv_estimator=grpo_process needs"
@@ -206,10 +216,7 @@ def _check_steps(config: DictConfig) -> None:
 
 
 def _check_several(config: DictConfig) -> None:
-    """Refuse GDPO with fewer than two rewards, or with one that the function which is asked does not report.
-
-    That is known of this package's function and of verl's; verl's reward model alone reports nothing.
-    """
+    """Refuse GDPO with fewer than two rewards, or with one that verl's or our function does not report."""
     if not catalogue.learns_from_several_rewards(config):
         return
     given, function = setting(config, _KEYS, []), config.reward.custom_reward_function

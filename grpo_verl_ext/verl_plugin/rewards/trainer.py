@@ -45,7 +45,7 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
             shown = STEPS.set(steps)
         elif catalogue.learns_from_several_rewards(self.config):
             keys = list(self.config.algorithm.gdpo_reward_keys)
-            shown = SEVERAL_REWARDS.set(collected_rewards(batch, nested(batch, "extra_fields"), keys))
+            shown = SEVERAL_REWARDS.set(_collected_rewards(batch, nested(batch, "extra_fields"), keys))
         with shown:
             return super()._compute_advantage(batch, metrics)
 
@@ -104,12 +104,8 @@ def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
     )
 
 
-def collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
-    """Return the rewards of each row, (B, M) in the order of the keys, from the rows' ``extra_fields``.
-
-    Rows of verl's padding, and all but the last output of a session, have zeros. A ValueError names the first
-    response that has not all of them as numbers.
-    """
+def _collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
+    """Return the rewards of each row, (B, M) in the order of the keys; zeros for rows that do not count."""
     last = last_outputs(batch.keys)
     rewards = torch.zeros(len(batch.keys), len(keys), dtype=torch.float64)
     extra_fields = tu.get(data, "extra_fields")

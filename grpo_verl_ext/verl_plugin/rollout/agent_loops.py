@@ -22,15 +22,15 @@ from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Opt
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
-class StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no types
+class _StepRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl ships no types
     """A response that turns step rewards into token positions once verl has scored it."""
 
     _tokenizer: Any = PrivateAttr()
 
     @classmethod
-    def of(cls, output: AgentLoopOutput, tokenizer: Any) -> "StepRewardOutput":
+    def of(cls, output: AgentLoopOutput, tokenizer: Any) -> "_StepRewardOutput":
         """Return the same response with a tokenizer; which fields were set stays, for ``as_dict`` asks."""
-        made: StepRewardOutput = cls.model_construct(_fields_set={*output.model_fields_set}, **dict(output))
+        made: _StepRewardOutput = cls.model_construct(_fields_set={*output.model_fields_set}, **dict(output))
         made._tokenizer = tokenizer
         return made
 
@@ -102,21 +102,21 @@ class _SeededServer:
 class _ExtendedLoopMixin(AgentLoopBase):  # type: ignore[misc]
     """The additions to an agent loop of verl, mixed in before its class; verl makes one per response."""
 
-    async def run(self, *args: Any, **kwargs: Any) -> StepRewardOutput:
+    async def run(self, *args: Any, **kwargs: Any) -> _StepRewardOutput:
         """Generate as verl does, from seeded requests if the training asks for them."""
         seed = Options.from_config(self.config.algorithm).seed_requests
         if seed is not None:
             self.server_manager: Any = _SeededServer(self.server_manager, seed, kwargs)
-        return StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)
+        return _StepRewardOutput.of(await super().run(*args, **kwargs), self.tokenizer)
 
 
 @register(AGENT_LOOPS["single_turn_agent"])
-class ExtendedSingleTurnAgentLoop(_ExtendedLoopMixin, SingleTurnAgentLoop):  # type: ignore[misc]
+class _ExtendedSingleTurnAgentLoop(_ExtendedLoopMixin, SingleTurnAgentLoop):  # type: ignore[misc]
     """verl's ``single_turn_agent`` with the additions."""
 
 
 @register(AGENT_LOOPS["tool_agent"])
-class ExtendedToolAgentLoop(_ExtendedLoopMixin, ToolAgentLoop):  # type: ignore[misc]
+class _ExtendedToolAgentLoop(_ExtendedLoopMixin, ToolAgentLoop):  # type: ignore[misc]
     """verl's ``tool_agent`` with the additions; positions of steps also count the tokens of tools."""
 
 
@@ -143,7 +143,7 @@ class _StoredServer:
 
 
 @register(STORED_AGENT_LOOP)
-class _StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
+class _StoredSingleTurnAgentLoop(_ExtendedSingleTurnAgentLoop):
     """verl's ``single_turn_agent`` with stored responses in the place of the first samples of a prompt.
 
     The trainer puts the responses into the prompt's row (`Field.STORED_RESPONSES`), and asks for this loop
@@ -151,7 +151,7 @@ class _StoredSingleTurnAgentLoop(ExtendedSingleTurnAgentLoop):
     none. All else is verl's: prompt tokens, reward, and the log-probs that the actor computes afterwards.
     """
 
-    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> StepRewardOutput:
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> _StepRewardOutput:
         """Generate as verl does, with the stored response of this session in the server's place."""
         column, session = kwargs.get(Field.STORED_RESPONSES), int(kwargs["session_id"])
         stored = column["responses"] if column else []

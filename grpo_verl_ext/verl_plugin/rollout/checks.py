@@ -10,10 +10,11 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.requires import In, Null
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT, setting
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SINGLE_TURN_LOOPS
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
-SINGLE_TURN = In(AGENT_LOOP, SINGLE_TURN_LOOPS, "may have several turns", refuse=True)
+_SINGLE_TURN = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STORED_AGENT_LOOP)
+SINGLE_TURN = In(AGENT_LOOP, _SINGLE_TURN, "may have several turns", refuse=True)
 """For a feature that reads responses of one turn."""
 VERLS_MANAGER = Null(
     f"{ROLLOUT}.agent.agent_loop_manager_class", "need not run this package's agent loop", refuse=True
@@ -23,8 +24,8 @@ VERLS_MANAGER = Null(
 def refuse_other_loop(row: Mapping[str, Any], why: str, fix: str) -> None:
     """Refuse a row of the training data that asks for a loop of several turns, or an unknown one."""
     name = row.get("agent_name")
-    if name is not None and name not in SINGLE_TURN_LOOPS:
-        raise _wrong_loop(name, why, SINGLE_TURN_LOOPS[:2], fix)
+    if name is not None and name not in _SINGLE_TURN:
+        raise _wrong_loop(name, why, _SINGLE_TURN[:2], fix)
 
 
 def check_loops_of_data(config: DictConfig, refused: Collection[str] | None, why: str, fix: str) -> None:

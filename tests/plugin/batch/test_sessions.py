@@ -182,8 +182,8 @@ def test_last_outputs_by_hand() -> None:
 
 def test_padding_is_told_by_the_prompt_id_that_verl_makes_up() -> None:
     prompts = [PAD, "pad0", "padding", "0e4b", PAD + "0", 7, None]
-    roles = row_roles(ESTIMATORS["grpo_outcome"], prompts, torch.device("cpu"))
-    assert roles.member.tolist() == [False, *[True] * 6]
+    member, _ = row_roles(ESTIMATORS["grpo_outcome"], prompts, torch.device("cpu"))
+    assert member.tolist() == [False, *[True] * 6]
 
 
 def rollout(sessions_of: dict[str, list[tuple[float, int]]], rejected: list[str] = ()) -> dict[str, Any]:

@@ -284,16 +284,6 @@ def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantage
         assert found[key] == pytest.approx(expected[key], rel=1e-6), key
 
 
-def test_metrics_of_the_whole_are_named_and_counted_as_verls():
-    batch = ragged_batch(F64)
-    verls = dataclasses.replace(CASES["grpo"], loss_mode="vanilla")
-    config, data = actor_config(verls, **NO_KL), batch.micro_batch(list(range(16)), 1)
-    verls_metrics = ppo_loss(config, *data)[1]
-    ours = ppo_loss(actor_config(CASES["grpo"], **NO_KL), *data)[1]
-    for key, metric in verls_metrics.items():
-        assert ours[key].aggregate() == pytest.approx(metric.aggregate(), rel=1e-6), key
-
-
 def test_with_dynamic_batching_each_micro_batch_reports_its_own_mean():
     batch = ragged_batch(F64)
     parts = cut(batch.lengths, "dynamic", 1)[0]

@@ -10,7 +10,7 @@ import torch
 from mini_batches import actor_config
 from processes import run_forked
 from torch import Tensor
-from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, agg_loss, get_policy_loss_fn
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.proof.invariance import Case, measure, own_case
@@ -40,19 +40,6 @@ def test_it_is_invariant_in_every_mode_without_a_word_about_it(registry, mode: s
     measured = list(measure([own_case("reinforce", mode, 24 if mode == "seq-mean-token-sum-norm" else None)]))
     assert len(measured) == 36
     assert all(each.passed for each in measured)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_on_a_whole_mini_batch_it_is_verls_aggregation(mode: str) -> None:
-    loss = torch.arange(12, dtype=torch.float64).reshape(3, 4)
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
-    mini_batch = MiniBatch(
-        dp_size=1, batch_num_tokens=7, global_batch_size=3, group_size=3, loss_scale_factor=4.0
-    )
-    expected = agg_loss(
-        loss, mask, mode, dp_size=1, batch_num_tokens=7, global_batch_size=3, loss_scale_factor=4.0
-    )
-    torch.testing.assert_close(averaged(loss, mask, mode, mini_batch), expected, rtol=1e-14, atol=0)
 
 
 def call(name: str, **changes: object) -> tuple[Tensor, dict[str, Tensor]]:
@@ -122,9 +109,6 @@ class TestExample:
         """
         return run_forked(code, VERL_USE_EXTERNAL_MODULES="my_losses")
 
-    def test_it_is_short(self) -> None:
-        assert len((EXAMPLES / "my_losses.py").read_text().splitlines()) < 30
-
     def test_verl_loads_it_and_its_invariance_is_measured(self) -> None:
         found = self.command("--loss", "soft_ratio", "--loss-agg-mode", "seq-mean-token-mean", "--json")
         assert found.returncode == 0, found.stderr
@@ -155,12 +139,6 @@ class TestExample:
         """
         found = run_forked(code, VERL_USE_EXTERNAL_MODULES="my_losses")
         assert found.stdout.endswith("accepted\n"), found.stderr
-
-    def test_an_average_that_lacks_its_constant_is_one_message(self) -> None:
-        found = self.command("--loss", "soft_ratio", "--loss-agg-mode", "seq-mean-token-sum-norm")
-        assert found.returncode == 1
-        assert "loss_scale_factor is null, but" in found.stderr
-        assert "Traceback" not in found.stderr
 
     def test_an_unknown_loss_says_what_to_type(self) -> None:
         found = self.command("--loss", "nowhere")

@@ -64,12 +64,6 @@ def changed(plain: DictConfig, **changes: object) -> DictConfig:
     return made
 
 
-def rows_of(config: DictConfig) -> list[Row]:
-    options = Options.from_config(config.algorithm).gold_responses
-    assert options is not None
-    return measure._read_rows(options, config)
-
-
 class TestRows:
     def test_prompts_have_the_tokens_that_verls_agent_loop_sends(
         self, plain: DictConfig, policy: Path
@@ -81,26 +75,14 @@ class TestRows:
 
         for terms in PROBLEMS:
             asyncio.run(run(rows([terms], "test")[0]["prompt"]))
-        found = [gold["prompts"].tolist() for gold in rows_of(plain)]
+        found = [gold["prompts"].tolist() for gold in measure._read_rows(plain)]
         assert found == [asked["prompt_ids"] for asked in server.asked]
 
     def test_a_response_has_its_text_and_the_end_of_turn(self, plain: DictConfig, policy: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(policy)
-        for terms, gold in zip(PROBLEMS, rows_of(plain), strict=True):
+        for terms, gold in zip(PROBLEMS, measure._read_rows(plain), strict=True):
             assert gold["responses"][-1] == tokenizer.eos_token_id
             assert tokenizer.decode(gold["responses"][:-1]) == response(terms)
-
-    def test_the_fields_are_laid_out_as_in_verls_rows(self) -> None:
-        fields = measure._fields([5, 6], [7, 8, 9])
-        assert {name: each.tolist() for name, each in fields.items() if isinstance(each, Tensor)} == {
-            "prompts": [5, 6],
-            "responses": [7, 8, 9],
-            "response_mask": [1, 1, 1],
-            "loss_mask": [1, 1, 1],
-            "input_ids": [5, 6, 7, 8, 9],
-            "position_ids": [0, 1, 2, 3, 4],
-        }
-        assert fields["multi_modal_inputs"] == {}
 
     @pytest.mark.parametrize(("samples", "count"), [(2, 2), (None, 5), (256, 5)])
     def test_the_first_rows_of_all_files_are_measured(
@@ -109,8 +91,8 @@ class TestRows:
         """In their order, though the training's own data is shuffled."""
         config = changed(plain, data__shuffle=True, data__seed=3)
         config.algorithm.grpo_ext.gold_responses = {"files": [str(file)], "samples": samples}
-        first = rows_of(plain)[:count]
-        for found, expected in zip(rows_of(config), first, strict=True):
+        first = measure._read_rows(plain)[:count]
+        for found, expected in zip(measure._read_rows(config), first, strict=True):
             assert torch.equal(found["input_ids"], expected["input_ids"])
 
     @pytest.mark.parametrize(
@@ -141,18 +123,18 @@ class TestRows:
         self, plain: DictConfig, changes: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(SettingError, match=message):
-            rows_of(changed(plain, **changes))
+            measure._read_rows(changed(plain, **changes))
 
     def test_a_file_without_a_row_and_a_model_of_images_are_named(
         self, plain: DictConfig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(measure, "create_rl_dataset", lambda *_, **__: [])
         with pytest.raises(SettingError, match=rf"{SECTION}\.files is .*, but there is no row to measure"):
-            rows_of(plain)
+            measure._read_rows(plain)
         model = SimpleNamespace(processor=object())
         monkeypatch.setattr(measure, "omega_conf_to_dataclass", lambda _: model)
         with pytest.raises(SettingError, match=rf"model\.path is .*, but it takes more .* Type: ~{SECTION}"):
-            rows_of(plain)
+            measure._read_rows(plain)
 
 
 def log_probs_of(model: torch.nn.Module, gold: Row, temperature: float) -> Tensor:

@@ -23,12 +23,11 @@ from verl.workers.rollout.replica import TokenOutput
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.rollout import agent_loops
 from grpo_verl_ext.verl_plugin.rollout.agent_loops import (
-    ExtendedSingleTurnAgentLoop,
-    ExtendedToolAgentLoop,
+    _ExtendedSingleTurnAgentLoop,
+    _ExtendedToolAgentLoop,
     _SeededServer,
 )
 
@@ -79,8 +78,8 @@ class Server:
 
 
 LOOPS: list[Callable[..., Any]] = [
-    ExtendedSingleTurnAgentLoop,
-    partial(ExtendedToolAgentLoop, tools=ToolListWrap([])),
+    _ExtendedSingleTurnAgentLoop,
+    partial(_ExtendedToolAgentLoop, tools=ToolListWrap([])),
 ]
 
 
@@ -194,12 +193,8 @@ def test_the_rows_have_one_order_whichever_response_came_first(monkeypatch: pyte
 
 
 def test_the_order_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    monkeypatch.setattr(rollout_batch, "tq", store)
-    for key, (index, prompt) in ROWS.items():
-        store.rows[key] = {"index": index, "prompts": torch.tensor(prompt)}
-    batch = KVBatchMeta(partition_id="train", keys=[*ROWS], tags=[{} for _ in ROWS])
-    found = [batch.keys[row] for row in rollout_batch.in_fixed_order(batch)]
+    sizes = f"{ROLLOUT}.n=4", "actor_rollout_ref.actor.ppo_mini_batch_size=1"
+    found = balanced(monkeypatch, configured(f"+{OPTION}=1", *sizes), tuple(ROWS))
     assert found == ["a_0_0", "a_0_2", "a_0_10", "b_0_0", "b_1_0", "c_0_0", "c_1_0"]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan, filled, over_ranks, whole_groups
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan, over_ranks, whole_groups
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 
@@ -54,7 +54,9 @@ def test_each_group_goes_into_the_first_mini_batch_that_has_room(sizes, capacity
 
 
 def test_padding_fills_up_and_the_rest_stands_alone():
-    assert filled([[0, 1, 2], [3]], range(4, 12), capacity=4) == [[0, 1, 2, 4], [3, 5, 6, 7], [8, 9, 10, 11]]
+    plan = Plan(StatisticSource.FORWARD_PASS, 4, "")
+    (rows,) = over_ranks([[0, 1, 2], [3]], [1] * 12, 1, plan, 4)
+    assert [sorted(rows[i : i + 4]) for i in (0, 4, 8)] == [[0, 1, 2, 4], [3, 5, 6, 7], [8, 9, 10, 11]]
 
 
 def test_blocks_by_hand():

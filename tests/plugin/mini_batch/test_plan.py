@@ -18,7 +18,6 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import (
     Cut,
     Plan,
     choose,
-    filled,
     over_ranks,
     policy_moves,
     whole_groups,
@@ -144,7 +143,6 @@ def laid_out(plan: Plan, cut: Cut, prompts: list[int], lengths: list[int]) -> tu
     """The rows of each rank in the trainer's order, and how many there are; the last ones are padding."""
     units = whole_groups(prompts, plan.unit)
     size = -(-len(units) * plan.unit // cut.mini_batch) * cut.mini_batch
-    units = filled(units, range(len(prompts), size), plan.unit)
     workload = lengths + [1] * (size - len(prompts))
     return over_ranks(units, workload, cut.ranks, plan, cut.mini_batch), size
 

@@ -57,7 +57,7 @@ def test_each_of_two_jobs_sees_what_it_put_itself(tmp_path: Path, jobs: JobSubmi
 
 def test_without_the_plugin_they_still_share_one(tmp_path: Path, jobs: JobSubmissionClient) -> None:
     assert keys_of_two_jobs(tmp_path, jobs, plugin="", variables={}) == ["['a', 'b']", "['a', 'b']"], (
-        "TransferQueue keeps jobs apart: is grpo_verl_ext/verl_plugin/patches/transfer_queue.py needed?"
+        "TransferQueue keeps jobs apart: is `_own_queue` of verl_plugin/patches needed?"
     )
 
 

@@ -18,18 +18,17 @@ from tensordict import TensorDict
 from test_several_rewards import Ours, Verls
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, _agent_loop_registry
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.steps import StepRewardError, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import StepRewardOutput
+from grpo_verl_ext.verl_plugin.rollout.agent_loops import _StepRewardOutput
 from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
 grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
@@ -114,7 +113,7 @@ def scored(**reported: Any) -> dict[str, Any]:
     output = AgentLoopOutput(
         prompt_ids=[1, 2], response_ids=list(b"ab;cd;"), response_mask=[1] * 6, metrics=AgentLoopMetrics()
     )
-    output = StepRewardOutput.of(output, BYTES)
+    output = _StepRewardOutput.of(output, BYTES)
     output.reward_score = 0.5
     output.extra_fields["reward_extra_info"] = {"score": 0.5, "acc": 1.0, **reported}
     return output.as_dict()
@@ -130,7 +129,7 @@ class TestOutput:
     def test_without_steps_the_fields_are_verls(self) -> None:
         tokens = {"prompt_ids": [1], "response_ids": [2, 3], "response_mask": [1, 1]}
         plain = AgentLoopOutput(**tokens, metrics=AgentLoopMetrics(), extra_fields={})
-        ours = StepRewardOutput.of(plain, BYTES)
+        ours = _StepRewardOutput.of(plain, BYTES)
         for output in (plain, ours):
             output.reward_score = 1.0
             output.extra_fields["reward_extra_info"] = {"acc": 1.0}
@@ -241,9 +240,6 @@ class TestChecks:
         else:
             with pytest.raises(ValueError, match=wrong):
                 CHECKS["reported-steps"](config)
-
-    def test_the_names_are_those_that_verl_knows(self) -> None:
-        assert {*AGENT_LOOPS, *AGENT_LOOPS.values()} <= _agent_loop_registry.keys()
 
 
 class TestEstimator:

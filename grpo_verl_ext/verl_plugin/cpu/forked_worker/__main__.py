@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-MODULES = (
+_MODULES = (
     "verl.trainer.main_ppo",
     "verl.trainer.ppo.v1",
     "verl.workers.engine_workers",
@@ -38,7 +38,7 @@ MODULES = (
     "verl.experimental.agent_loop",
 )
 """The modules that the workers of a training import, all kinds of workers together."""
-READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
+_READ_BY_IMPORTS = ("PYTHONPATH", "VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GRPO_VERL_EXT_PATCHES")
 """A worker with another value of one of these environment variables cannot be a fork of this server."""
 _STANDARD_STREAMS = (0, 1, 2)
 _RAYLET = "--raylet-name="
@@ -52,7 +52,7 @@ _Worker = dict[str, Any]
 """The process that Ray asked for: ``arguments``, the program's path first, ``environment`` and ``folder``."""
 
 
-def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
+def main(arguments: Sequence[str], modules: Sequence[str] = _MODULES) -> None:
     """Become the server and its forks, ask the running one for a fork, or fall back to a normal Python."""
     worker: _Worker = {"arguments": [*arguments], "environment": dict(os.environ), "folder": os.getcwd()}
     # Each message is received whole, with the streams that were sent with it.
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
         print(f"grpo_verl_ext: this worker imports for itself: {error}", file=sys.stderr, flush=True)
         os.execv(sys.executable, [sys.executable, *arguments])
     listener.listen(128)
-    import_all(modules)
+    _import_all(modules)
     worker = _serve(listener, worker)  # from here on this process is a fork, which becomes the worker
     import numpy as np
     import torch
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str], modules: Sequence[str] = MODULES) -> None:
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def import_all(modules: Sequence[str]) -> None:
+def _import_all(modules: Sequence[str]) -> None:
     """Import the modules for all forks; print the error of one that fails, and leave it to its workers.
 
     Ray's generator of random identifiers is seeded at its first use. Used before a fork, it gives all forks
@@ -128,7 +128,7 @@ def _ask_for_fork(address: str, worker: _Worker) -> None:
         _refuse_other_user(connection)
         socket.send_fds(connection, [json.dumps(worker).encode()], _STANDARD_STREAMS)
         if not connection.recv(1):
-            raise OSError(errno.ECONNREFUSED, f"{', '.join(READ_BY_IMPORTS)}: not as in the first worker")
+            raise OSError(errno.ECONNREFUSED, f"{', '.join(_READ_BY_IMPORTS)}: not as in the first worker")
 
 
 def _refuse_other_user(connection: socket.socket) -> None:
@@ -139,10 +139,7 @@ def _refuse_other_user(connection: socket.socket) -> None:
 
 
 def _serve(listener: socket.socket, first: _Worker) -> _Worker:
-    """Fork for each worker that is asked for, until Ray's raylet, the parent process, has ended.
-
-    Returns only in a fork, its worker.
-    """
+    """Fork for each worker that is asked for while the raylet lives; return, in a fork alone, its worker."""
     raylet = os.getppid()
     # The kernel reaps forks that have ended; a fork itself waits for its children as usual.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -163,10 +160,7 @@ def _serve(listener: socket.socket, first: _Worker) -> _Worker:
 
 
 def _is_fork() -> bool:
-    """Fork, and return whether this is the child, which is set up as Ray sets up a worker.
-
-    That is, in a process group of its own, which Ray ends when the worker has died.
-    """
+    """Fork, and return whether this is the child, in a process group of its own as Ray's workers are."""
     if os.fork():
         return False
     os.setpgid(0, 0)
@@ -175,10 +169,7 @@ def _is_fork() -> bool:
 
 
 def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
-    """Fork for the worker that is asked for; print why if no worker could be made of the request.
-
-    Returns the worker in the fork, which has the standard streams of the process that asked; else None.
-    """
+    """Fork for a request, and return its worker in the fork; print why a request is none."""
     streams: list[int] = []
     connection.settimeout(1)  # others wait meanwhile, and a request is sent at once
     try:
@@ -187,7 +178,7 @@ def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
         worker: _Worker = json.loads(message)
         moved = list(zip(streams, _STANDARD_STREAMS, strict=True))
         own, others = first["environment"], worker["environment"]
-        if all(own.get(name) == others.get(name) for name in READ_BY_IMPORTS):
+        if all(own.get(name) == others.get(name) for name in _READ_BY_IMPORTS):
             connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
             if _is_fork():
                 for stream, number in moved:
