@@ -40,21 +40,23 @@ def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[
     return {(run.variant, run.seed): found[run.name] for run in results.compared if run.name in found}
 
 
-def whole_curves(
+def measured_runs(
     results: Results, metric: str
-) -> tuple[dict[tuple[str, int], pd.Series[float]], dict[str, list[str]]]:
-    """The curves that are measured, and why the others are left out.
+) -> tuple[dict[tuple[str, int], dict[str, float]], dict[str, list[str]]]:
+    """The measures of the compared runs whose curve is whole, and why the others are left out.
 
-    A whole curve reaches the last step and has all steps that most have. It is returned at these alone, for a
+    A whole curve reaches the last step and has all steps that most have. It is measured at these alone, for a
     resumed run may lack steps, or have measured one that the others have not.
 
     Returns:
-        (variant, seed) → curve; reason, with {} for the runs → their names, none if no run has the metric.
+        (variant, seed) → measure → value; reason, with {} for the runs → their names.
     """
+    if metric in results.measured:
+        return results.measured[metric]
     curves, last = curves_of(results, metric), results.settings.steps
     counted = Counter(step for curve in curves.values() for step in curve.index)
     usual = {step for step, count in counted.items() if 2 * count > len(curves)}
-    whole, reasons = {}, defaultdict(list)
+    whole, reasons = {}, defaultdict[str, list[str]](list)
     for run in results.compared if curves else ():
         curve = curves.get((run.variant, run.seed))
         if curve is None:
@@ -65,7 +67,8 @@ def whole_curves(
             steps = ", ".join(map(str, lacking))
             reasons[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
         elif usual:
-            whole[run.variant, run.seed] = curve[curve.index.isin(usual)]
+            whole[run.variant, run.seed] = measured(curve[curve.index.isin(usual)])
+    results.measured[metric] = (whole, reasons)
     return whole, reasons
 
 
@@ -88,11 +91,8 @@ def measured(curve: pd.Series[float]) -> dict[str, float]:
 
 def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
     """Variant → seed → measure of the finished runs whose curve is whole."""
-    if metric not in results.values:
-        whole, _ = whole_curves(results, metric)
-        results.values[metric] = {run: measured(curve) for run, curve in whole.items()}
     found: dict[str, dict[int, float]] = {variant: {} for variant in results.variants}
-    for (variant, seed), numbers in results.values[metric].items():
+    for (variant, seed), numbers in measured_runs(results, metric)[0].items():
         found[variant][seed] = numbers[measure]
     return found
 

@@ -27,10 +27,10 @@ from grpo_verl_ext.ablation.measures import (
     curves_of,
     finished_starts,
     interval,
+    measured_runs,
     report_rows,
     seeds_by_rule,
     values_of,
-    whole_curves,
 )
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import TABLE, CheckResult, Results, RunResult, write_table
@@ -116,9 +116,20 @@ class Report:
 def report_of(results: Results) -> Report:
     """Compare the finished runs, and put together what is shown of them."""
     results = replace(results, control=results.control or control_of(results.settings))
-    checks, verdicts = judge(results)
-    costs, missing, warnings = costs_of(results), _missing(results), _warnings(results)
-    return Report(results, costs, missing, warnings, verdicts, checks)
+    settings, missing, (checks, verdicts) = results.settings, list[str](), judge(results)
+    keys = dict.fromkeys(settings.metrics, "metrics")
+    keys |= {settings.primary.metric: "primary"} if settings.primary else {}
+    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
+    for metric, key in keys.items() if results.compared else ():
+        for why, names in measured_runs(results, metric)[1].items():
+            fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
+            missing.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
+        if not curves_of(results, metric):
+            near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
+            like = f"; like it are {', '.join(near)}" if near else ""
+            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
+            missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
+    return Report(results, costs_of(results), missing, _warnings(results), verdicts, checks)
 
 
 def _asked_for(results: Results) -> list[RunResult]:
@@ -162,25 +173,6 @@ def _warnings(results: Results) -> list[str]:
             f"removed: {begun}. Its declaration was the same ({results.beginnings[0].declaration})"
         )
     return warnings
-
-
-def _missing(results: Results) -> list[str]:
-    """Name the metrics, also of a declaration, that no finished run has, and curves that are not whole."""
-    settings, found = results.settings, []
-    keys = dict.fromkeys(settings.metrics, "metrics")
-    keys |= {settings.primary.metric: "primary"} if settings.primary else {}
-    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
-    for metric, key in keys.items() if results.compared else ():
-        _, reasons = whole_curves(results, metric)
-        for why, names in reasons.items():
-            fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
-            found.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
-        if not curves_of(results, metric):
-            near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
-            like = f"; like it are {', '.join(near)}" if near else ""
-            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
-            found.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
-    return found
 
 
 def write_files(report: Report, folder: Path) -> list[Path]:

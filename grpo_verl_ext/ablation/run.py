@@ -26,11 +26,10 @@ from grpo_verl_ext.ablation.state import (
     noted_job,
     read_record,
     status_of,
-    write_record,
 )
 from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
+from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.documents import leaves, read_json
@@ -154,22 +153,25 @@ def go(
         new = [run for run in runs if not jobs[run.name]]
         new = [run for run in new if status_of(run).is_to_do(retry_failed=retry_failed)]
         if settings.is_declared and new:
-            _check_clean()
+            _check_sources(new[0], configs)
         keep_grid(settings)
         waiting, at_work = deque([*(run for run in runs if jobs[run.name]), *new]), list[Iterator[bool]]()
         while waiting or at_work:
             while waiting and len(at_work) < (cluster.at_once if cluster else 1):
                 run = waiting.popleft()
                 if settings.is_declared and not jobs[run.name]:
-                    _check_clean()
-                    _check_resumed(run, configs)
+                    _check_sources(run, configs)
                 at_work.append(_attempt(run, live, cluster, configs))
             at_work = [attempt for attempt in at_work if next(attempt, False)]
             time.sleep(_POLL_SECONDS if at_work else 0)
 
 
-def _check_clean() -> None:
-    """Refuse to begin a run of a declared comparison from changed sources: no record could say what ran."""
+def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
+    """Refuse a run of a declared comparison of which no record could say what ran.
+
+    It is begun from changed sources, or resumed under another commit, with other packages or other data. A
+    run without a step begins anew.
+    """
     revision = git_revision() or ""
     if revision.endswith(CHANGED):
         raise AblationError(
@@ -177,6 +179,18 @@ def _check_clean() -> None:
             f"and no record could say what ran; valid for a declared comparison is a commit without changes. "
             f"Commit them, or type: git worktree add ../clean HEAD, and run it there"
         )
+    record = read_record(run)
+    if record is None or not (record.inputs and status_of(run).has_steps):
+        return
+    now = _made_with(run, configs)
+    words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
+    for name, word in words.items():
+        was = getattr(record, name)
+        if was != now[name] or str(was).endswith(CHANGED):
+            raise AblationError(
+                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}; "
+                f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
+            )
 
 
 def check_records(runs: Sequence[GridRun]) -> None:
@@ -195,25 +209,6 @@ def check_records(runs: Sequence[GridRun]) -> None:
             raise AblationError(
                 f"{run.training.folder} was begun with other overrides: {one}, and now it is {another}. "
                 f"Type folder=<another>"
-            )
-
-
-def _check_resumed(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
-    """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
-
-    Two commits with changes are never known to be the same. A run without a step begins anew.
-    """
-    record = read_record(run)
-    if record is None or not (record.inputs and status_of(run).has_steps):
-        return
-    now = _made_with(run, configs)
-    words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
-    for name, word in words.items():
-        was = getattr(record, name)
-        if was != now[name] or str(was).endswith(CHANGED):
-            raise AblationError(
-                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}; "
-                f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
             )
 
 
@@ -240,8 +235,10 @@ def _attempt(
         failure.unlink(missing_ok=True)
         # a cluster has packages, files and processors of its own
         made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(run, configs)
-        content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
-        write_record(run, {**content, "steps": training.steps, **made_with, "began": utc_now()})
+        if not file.exists() or not status_of(run).has_steps:  # else an earlier attempt's record stays
+            content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
+            content |= {"steps": training.steps, **made_with, "began": utc_now()}
+            write_whole(file, json.dumps(content, indent=2) + "\n")
         live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")
         try:
             if cluster is None:
@@ -255,7 +252,7 @@ def _attempt(
             reason = str(error)  # printed where the file cannot be written
             write_whole(failure, f"{error}\n")
             reason = None
-        except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
+        except CorruptFileError:  # `status_of` names the file, and the other runs go on
             pass
     except OSError as error:
         said = [reason, in_one_sentence(error, "folder=<another>") or str(error)]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -33,7 +31,7 @@ from grpo_verl_ext.ablation.measures import (
 )
 from grpo_verl_ext.ablation.report import COLOURS, report_of, write_files, write_page
 from grpo_verl_ext.ablation.run import Plugin, check_records, check_runs, compose_runs, go
-from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, noted_job, status_of
+from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.runs.provenance import git_revision
@@ -99,8 +97,7 @@ def run_grid(
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
-        naming = nullcontext() if cluster is None else _jobs_named_at_the_end(console, chosen)
-        with naming, Live(console=console, refresh_per_second=2, transient=True) as live:
+        with Live(console=console, refresh_per_second=2, transient=True) as live:
             go(settings, chosen, live, retry_failed=retry_failed, cluster=cluster, configs=configs)
         statuses = _print_runs(console, chosen, settings.metrics[0])
         return all(status.state is State.FINISHED for status in statuses)
@@ -232,18 +229,3 @@ def _print_missing_control(console: Console, settings: GridSettings) -> None:
     if control is not None and not control.passed:
         fix = "grpo-verl-ext ablate run <file of that grid>"
         console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")
-
-
-@contextmanager
-def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterator[None]:
-    """However the block ends, SIGTERM included, name the jobs that continue on the cluster."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        for job in filter(None, (noted_job(run.training.folder) for run in runs)):
-            console.print(
-                f"job {job.submission_id} continues; run the same command again to watch it. "
-                f"To stop it: {job.stop_command}"
-            )

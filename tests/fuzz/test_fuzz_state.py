@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from strategies import fuzzing
 
 from grpo_verl_ext.ablation.grid import GridSettings, keep_grid, runs_of
-from grpo_verl_ext.ablation.state import FAILURE, State, status_of, write_record
+from grpo_verl_ext.ablation.state import FAILURE, State, status_of
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.runs.metrics import TRAINED
 
@@ -60,7 +60,9 @@ class GridFolder(RuleBasedStateMachine):
         self, number: int, values: list[float | None], cut: int
     ) -> None:
         run = self.runs[number]
-        write_record(run, {"overrides": [], "steps": STEPS, "git_revision": None, "versions": {}})
+        run.training.folder.mkdir(parents=True, exist_ok=True)
+        record = {"overrides": [], "steps": STEPS, "git_revision": None, "versions": {}}
+        (run.training.folder / "run.json").write_text(json.dumps(record))
         self.attempts[number] += 1
         lines = [json.dumps({"step": step, "data": {"acc": value}}) for step, value in enumerate(values)]
         half = json.dumps({"step": STEPS, "data": {"acc": 1.0}})[:cut]

@@ -29,7 +29,7 @@ from grpo_verl_ext.iterate.settings import (
     Round,
 )
 from grpo_verl_ext.rewards.steps import compute_score
-from grpo_verl_ext.runs.metrics import CorruptDumpError, Response
+from grpo_verl_ext.runs.metrics import CorruptFileError, Response
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -222,7 +222,7 @@ def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(t
     assert collect(this)["responses"] == 41
     assert collect(this)["steps_without_rollouts"] == [2]
     (rollouts / "3.jsonl").write_text('{"input": "p"}\n')
-    with pytest.raises(CorruptDumpError, match=r"3\.jsonl, line 1, is no record"):
+    with pytest.raises(CorruptFileError, match=r"3\.jsonl, line 1, is no record"):
         collect(this)
     (second.run().rollouts / "1.jsonl").rename(second.run().rollouts / "9.jsonl")
     with pytest.raises(IterateError, match="has no rollouts of steps 1 … 3"):
