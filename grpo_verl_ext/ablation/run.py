@@ -6,8 +6,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,27 +42,15 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """What the plugin knows of a training; the command line hands it in."""
-
-    composed: Callable[[Sequence[str]], DictConfig]
-    """verl's configuration from the arguments of ``main_ppo``; raises ValueError where verl would refuse."""
-    check: Callable[[DictConfig], None]
-    """Raises ValueError where the driver would refuse."""
-    own_task: Callable[[DictConfig], DictConfig | None]
-    """The section of a task of this package."""
-    prepare: Callable[[str, int], object]
-    """Prepares an embedded task with a seed."""
-
-
-def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
+def compose_runs(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
     """Name of each run → verl's configuration of it."""
+    from grpo_verl_ext.verl_plugin.compose import composed  # a report needs no verl
+
     configs = {}
     for run in runs:
         try:
-            configs[run.name] = plugin.composed(run.training.arguments())
-            task = _embedded_task(configs[run.name], plugin)
+            configs[run.name] = composed(run.training.arguments())
+            task = _embedded_task(configs[run.name])
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
         for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if task else [])):
@@ -75,20 +62,25 @@ def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfi
     return configs
 
 
-def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:
-    task = plugin.own_task(config)
+def _embedded_task(config: DictConfig) -> DictConfig | None:
+    from grpo_verl_ext.verl_plugin.usage import own_task
+
+    task = own_task(config)
     return task if task is not None and task.name in TASKS else None
 
 
-def check_runs(configs: Mapping[str, DictConfig], plugin: Plugin, *, here: bool) -> None:
+def check_runs(configs: Mapping[str, DictConfig], *, here: bool) -> None:
     """Prepare the embedded tasks that the runs need, and run the driver's checks if they are trained here."""
+    from grpo_verl_ext import preflight
+    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+
     for name, config in configs.items():
-        task = _embedded_task(config, plugin)
+        task = _embedded_task(config)
         if task is not None and not Path(task.folder).exists():
-            plugin.prepare(str(task.name), int(task.seed))
+            run_prepare(str(task.name), int(task.seed), force=False)
         try:
             if here:  # a cluster has its own devices, files and packages: the job checks them
-                plugin.check(config)
+                preflight.check_training(config, of_many=True)
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{name}: {error}") from error
 
@@ -148,7 +140,8 @@ def go(
                 raise AblationError(
                     f"{run.training.folder} was submitted to {job.address} as job {job.submission_id}, which "
                     f"may be running. To watch it type --ray-address {job.address}; to abandon it type: "
-                    f"{job.stop_command}, then rm '{run.training.folder / NOTE}'"
+                    f"ray job stop {job.submission_id} --address {job.address}, "
+                    f"then rm '{run.training.folder / NOTE}'"
                 )
         new = [run for run in runs if not jobs[run.name]]
         new = [run for run in new if status_of(run).is_to_do(retry_failed=retry_failed)]
