@@ -12,16 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import integrate, optimize, special, stats
+from scipy import integrate, special, stats
 
 from grpo_verl_ext.ablation.declaration import FEWEST, Primary
-from grpo_verl_ext.ablation.state import STEP_SECONDS
 from grpo_verl_ext.ablation.table import Results
 
 CONFIDENCE = 0.95
@@ -187,31 +185,8 @@ def report_rows(results: Results) -> list[dict[str, Any]]:
     return rows
 
 
-_COSTS = {
-    "seconds": (STEP_SECONDS, "sum"),
-    "tokens": ("perf/total_num_tokens", "sum"),
-    "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
-}
-
-
-def costs_of(results: Results) -> dict[str, dict[str, float]]:
-    """What a run of each variant took, mean over its finished runs.
-
-    Seconds of all steps, tokens of prompts and responses trained on, the actor's peak memory in GB.
-    """
-    logged = {
-        name: {run: float(curve.agg(how)) for run, curve in curves_of(results, metric).items()}
-        for name, (metric, how) in _COSTS.items()
-    }
-    return {
-        variant: {name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()}
-        for variant in results.variants
-        if (own := [run for run in results.compared if run.variant == variant])
-    }
-
-
 @dataclass(frozen=True)
-class Spread:
+class _Spread:
     """Standard deviation of paired differences, and what it was estimated from."""
 
     sd: float
@@ -233,11 +208,6 @@ def power(difference: float, sd: float, starts: int, alpha: float) -> float:
     found = float(stats.nct.sf(critical, starts - 1, noncentrality))
     # scipy's noncentral t is NaN for some noncentralities above 38, where this probability rounds to 1
     return 1.0 if math.isnan(found) else found
-
-
-def smallest_effect(starts: int, alpha: float) -> float:
-    """The difference that the starts find with probability `POWER`, over the standard deviation."""
-    return float(optimize.brentq(lambda effect: power(effect, 1.0, starts, alpha) - POWER, 0.0, 1e3))
 
 
 def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWEST, most: int = MANY) -> int:
@@ -265,7 +235,7 @@ def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))
 
 
-def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> _Spread:
     """Standard deviation of paired differences of the primary, over the seeds that all variants have.
 
     It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
@@ -275,10 +245,10 @@ def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds
     common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
     degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
     shared = np.array([[each[seed] for seed in common] for each in values])
-    return Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
+    return _Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
 
 
-def first_spread(results: Results) -> Spread | None:
+def first_spread(results: Results) -> _Spread | None:
     """The spread over the declared first starts; None until all compared variants have finished them."""
     declared = results.settings
     primary = declared.primary

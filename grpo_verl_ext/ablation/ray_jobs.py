@@ -76,7 +76,7 @@ class RayCluster:
         log = run.folder / f"{job.attempt}.log"
         self.say(
             f"{run.folder} is job {job.submission_id}, which goes on when this command ends; the same "
-            f"command watches it again. To stop it: {job.stop_command}"
+            f"command watches it again. To stop it: ray job stop {job.submission_id} --address {job.address}"
         )
         question = partial(self.client.get_job_info, job.submission_id)
         while not (info := self._ask(question)).status.is_terminal():

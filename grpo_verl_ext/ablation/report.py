@@ -11,6 +11,7 @@ import base64
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,7 +24,6 @@ from grpo_verl_ext.ablation.measures import (
     CONFIDENCE,
     Paired,
     compare,
-    costs_of,
     curves_of,
     finished_starts,
     interval,
@@ -32,7 +32,7 @@ from grpo_verl_ext.ablation.measures import (
     seeds_by_rule,
     values_of,
 )
-from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.state import STEP_SECONDS, State
 from grpo_verl_ext.ablation.table import TABLE, CheckResult, Results, RunResult, write_table
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome, control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
@@ -48,6 +48,11 @@ COLOURS: dict[str, str] = {
     "exploratory": "#57606a",
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
+_COSTS = {
+    "seconds": (STEP_SECONDS, "sum"),
+    "tokens": ("perf/total_num_tokens", "sum"),
+    "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
+}
 
 
 @dataclass
@@ -56,6 +61,7 @@ class Report:
 
     results: Results
     costs: dict[str, dict[str, float]]
+    """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
     missing: list[str]
     """Metrics that no run has, or that end before the last step; a report begins with them."""
     warnings: list[str]
@@ -129,7 +135,16 @@ def report_of(results: Results) -> Report:
             like = f"; like it are {', '.join(near)}" if near else ""
             fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
             missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
-    return Report(results, costs_of(results), missing, _warnings(results), verdicts, checks)
+    logged = {
+        name: {run: float(curve.agg(how)) for run, curve in curves_of(results, metric).items()}
+        for name, (metric, how) in _COSTS.items()
+    }
+    costs = {
+        variant: {name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()}
+        for variant in results.variants
+        if (own := [run for run in results.compared if run.variant == variant])
+    }
+    return Report(results, costs, missing, _warnings(results), verdicts, checks)
 
 
 def _asked_for(results: Results) -> list[RunResult]:

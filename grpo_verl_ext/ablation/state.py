@@ -67,11 +67,6 @@ class Job(Document):
     attempt: str
     """Name of the attempt's files, without a suffix."""
 
-    @property
-    def stop_command(self) -> str:
-        """The line to type that stops the job."""
-        return f"ray job stop {self.submission_id} --address {self.address}"
-
 
 @dataclass
 class RunStatus:

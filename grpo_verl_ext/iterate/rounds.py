@@ -17,7 +17,6 @@ from typing import Any
 
 import pandas
 from omegaconf import DictConfig
-from rich.console import Console
 
 from grpo_verl_ext.iterate import reward_training
 from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
@@ -212,7 +211,7 @@ def run_rounds(
             now: dict[str, Any] = {"git_revision": git_revision(), "versions": versions()}
             this.folder.mkdir(exist_ok=True)
             if len(manifest.rounds) < number:
-                manifest.rounds.append(RoundRecord(number, this.seed, this.overrides(), **now))
+                manifest.rounds.append(RoundRecord(number, this.seed, [*this.run().overrides], **now))
             record = manifest.rounds[number - 1]
             # the settings of a round that is killed are known when it is resumed
             _write_manifest(folder, manifest)
@@ -239,7 +238,7 @@ def print_rounds(settings: IterateSettings) -> None:
 
 
 def run_iterate(settings: IterateSettings) -> None:
-    """Check the settings, run all rounds, and print the table."""
+    """Check the settings, run all rounds, and print a table: a column each, of the policy verl's val-core."""
     console = make_console()
     config = compose_rounds(settings)
     task = own_task(config)
@@ -249,16 +248,11 @@ def run_iterate(settings: IterateSettings) -> None:
     console.print(Round(settings, 1).run().ray.words)
     say = "round {0.number}: {1}; {0.folder} has the output".format
     done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part)))
-    _print_table(console, done)
-    console.print(f"{Path(settings.folder) / _MANIFEST}")
-
-
-def _print_table(console: Console, manifest: IterateManifest) -> None:
-    """Print the results of all rounds, a column each; of the policy, verl's val-core metrics."""
     results = [
         {key: value for part in record.parts.values() for key, value in part.items()}
-        for record in manifest.rounds
+        for record in done.rounds
     ]
-    names = [f"round {record.round}" for record in manifest.rounds]
+    names = [f"round {record.round}" for record in done.rounds]
     table = pandas.json_normalize(results).T
     console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))
+    console.print(f"{Path(settings.folder) / _MANIFEST}")

@@ -1,7 +1,4 @@
-"""Fuzz files that a user wrote or that were corrupted: they are read, or refused by an error of ours.
-
-Folders of grids and rounds, of several files, are in test_fuzz_state.py.
-"""
+"""Fuzz files that a user wrote or that were corrupted: they are read, or refused by an error of ours."""
 
 import json
 from dataclasses import asdict

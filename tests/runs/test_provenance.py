@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.provenance import git_revision, machine, versions
 
 
@@ -73,5 +74,5 @@ class TestRevision:
     ) -> None:
         """One of another user, as where a container's root reads a mounted checkout."""
         monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-        with pytest.raises(ValueError, match=r"git config --global --add safe\.directory"):
+        with pytest.raises(ProcessFailedError, match=r"git config --global --add safe\.directory"):
             git_revision(sources)
