@@ -95,10 +95,6 @@ class Report:
             if found := compare(values[variant], values[base]):
                 self.differences.append((f"{variant} − {base}", variant, found))
                 self.exploratory.append(in_words(f"{variant} − {base}, {self.compared}", found))
-
-    @property
-    def tables(self) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
-        """Title, columns and lines of the checks, where some were declared, and of the costs."""
         checks = [
             [
                 *(check.name, check.variant),
@@ -112,11 +108,12 @@ class Report:
             for variant, of in self.costs.items()
         ]
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
-        found = [
+        tables = [
             ("checks", ("check", "variant", "value", "result"), checks),
             ("what a run took, mean over seeds", of_costs, costs),
         ]
-        return [each for each in found if each[2]]
+        self.tables = [table for table in tables if table[2]]
+        """Title, columns and lines of the checks, where some were declared, and of the costs."""
 
 
 def report_of(results: Results) -> Report:

@@ -45,15 +45,17 @@ _POLL_SECONDS = 1.0
 def compose_runs(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
     """Name of each run → verl's configuration of it."""
     from grpo_verl_ext.verl_plugin.compose import composed  # a report needs no verl
+    from grpo_verl_ext.verl_plugin.usage import own_task
 
     configs = {}
     for run in runs:
         try:
             configs[run.name] = composed(run.training.arguments())
-            task = _embedded_task(configs[run.name])
+            task = own_task(configs[run.name])
+            is_embedded = task is not None and task.name in TASKS
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
-        for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if task else [])):
+        for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if is_embedded else [])):
             # verl would count with 8.0 and other text only once it has loaded everything
             value = OmegaConf.select(configs[run.name], key)
             if type(value) is not int or not least <= value < 2**63:
@@ -62,22 +64,14 @@ def compose_runs(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
     return configs
 
 
-def _embedded_task(config: DictConfig) -> DictConfig | None:
-    from grpo_verl_ext.verl_plugin.usage import own_task
-
-    task = own_task(config)
-    return task if task is not None and task.name in TASKS else None
-
-
 def check_runs(configs: Mapping[str, DictConfig], *, here: bool) -> None:
     """Prepare the embedded tasks that the runs need, and run the driver's checks if they are trained here."""
     from grpo_verl_ext import preflight
-    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+    from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
+    from grpo_verl_ext.verl_plugin.usage import own_task
 
     for name, config in configs.items():
-        task = _embedded_task(config)
-        if task is not None and not Path(task.folder).exists():
-            run_prepare(str(task.name), int(task.seed), force=False)
+        prepare_missing(own_task(config))
         try:
             if here:  # a cluster has its own devices, files and packages: the job checks them
                 preflight.check_training(config, of_many=True)

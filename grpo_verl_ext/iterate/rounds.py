@@ -34,8 +34,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
-from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
@@ -241,9 +240,7 @@ def run_iterate(settings: IterateSettings) -> None:
     """Check the settings, run all rounds, and print a table: a column each, of the policy verl's val-core."""
     console = make_console()
     config = compose_rounds(settings)
-    task = own_task(config)
-    if task is not None and task.name in TASKS and not Path(task.folder).exists():
-        run_prepare(str(task.name), int(task.seed), force=False)
+    prepare_missing(own_task(config))
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
     say = "round {0.number}: {1}; {0.folder} has the output".format
