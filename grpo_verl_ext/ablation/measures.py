@@ -44,10 +44,8 @@ def measured_runs(
     """The measures of the compared runs whose curve is whole, and why the others are left out.
 
     A whole curve reaches the last step and has all steps that most have. It is measured at these alone, for a
-    resumed run may lack steps, or have measured one that the others have not.
-
-    Returns:
-        (variant, seed) → measure → value; reason, with {} for the runs → their names.
+    resumed run may lack steps, or have measured one that the others have not. The result is (variant, seed)
+    → measure → value, and reason, with {} for the runs → their names.
     """
     if metric in results.measured:
         return results.measured[metric]
@@ -98,11 +96,7 @@ def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int
 def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.float64], ...]:
     """Mean, standard deviation (n − 1) and mean ± t_{(1+level)/2, n−1} · std / √n.
 
-    Args:
-        values: ``(…, n)``.
-
-    Returns:
-        Mean, standard deviation, low and high, each ``(…)``; all but the mean are NaN for n = 1.
+    Of ``values``, ``(…, n)``, each is ``(…)``; all but the mean are NaN for n = 1.
     """
     count, mean = values.shape[-1], values.mean(axis=-1)
     std = values.std(axis=-1, ddof=1) if count > 1 else np.full_like(mean, math.nan)
@@ -222,13 +216,8 @@ def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWES
 def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Standard deviation of paired differences: the root mean square of those of all pairs of variants.
 
-    It assumes that all variants scatter alike around their start.
-
-    Args:
-        values: ``(…, k, n)``, k ≥ 2 variants with the same n ≥ 2 starts.
-
-    Returns:
-        ``(…)``.
+    It assumes that all variants scatter alike around their start. Of ``values``, ``(…, k, n)`` with k ≥ 2
+    variants that have the same n ≥ 2 starts, it is ``(…)``.
     """
     pairs = combinations(range(values.shape[-2]), 2)
     variances = [(values[..., i, :] - values[..., j, :]).var(axis=-1, ddof=1) for i, j in pairs]
