@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training
-from grpo_verl_ext.runs.metrics import CorruptDumpError, read_dump
+from grpo_verl_ext.runs.metrics import CorruptFileError, read_dump
 from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.plotting import looks, save_figure
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--algos", nargs="+", default=["grpo", "dapo", "dr_grpo"], metavar="PRESET")
     parser.add_argument("--out", type=Path, default=Path("outputs/anatomy.png"), help="PNG or SVG")
     given = parser.parse_args()
-    with one_message("anatomy.py", CorruptDumpError):
+    with one_message("anatomy.py", CorruptFileError):
         read = read_steps(given.rollouts, given.model, given.max_response_length)
         steps = [step for step in read if step.has_gradient()]
         rewards = torch.cat([step.rewards for step in steps]) if steps else torch.zeros(0)

@@ -8,10 +8,9 @@ import shlex
 import sys
 import traceback
 from contextlib import redirect_stdout
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,9 +18,6 @@ from typer.core import TyperCommand, TyperGroup
 from grpo_verl_ext.tasks.commands import prepare
 from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
 from grpo_verl_ext.utils.left import LEFT
-
-if TYPE_CHECKING:
-    from grpo_verl_ext.ablation.run import Plugin
 
 
 class _Commands(TyperGroup):
@@ -239,18 +235,6 @@ def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
     run_iterate(read_settings(config, overrides or []))
 
 
-def _plugin() -> Plugin:
-    """What ``ablate`` asks of the plugin, which it does not import."""
-    from grpo_verl_ext import preflight
-    from grpo_verl_ext.ablation.run import Plugin
-    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
-    from grpo_verl_ext.verl_plugin.compose import composed
-    from grpo_verl_ext.verl_plugin.usage import own_task
-
-    check = partial(preflight.check_training, of_many=True)
-    return Plugin(composed, check, own_task, partial(run_prepare, force=False))
-
-
 @_ablate.command("plan")
 def _ablate_plan(
     grid: _GridFile,
@@ -268,7 +252,7 @@ def _ablate_plan(
     settings = read_grid(grid, overrides or [])
     options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
     run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
-    print_plan(settings, _plugin(), retry_failed=retry_failed, command=run, pilot=pilot)
+    print_plan(settings, retry_failed=retry_failed, command=run, pilot=pilot)
 
 
 @_ablate.command("run")
@@ -294,7 +278,7 @@ def _ablate_run(
     from grpo_verl_ext.ablation.terminal import run_grid
 
     options: Any = {"retry_failed": retry_failed, "until_decided": until_decided, "jobs": jobs}
-    if not run_grid(read_grid(grid, overrides or []), _plugin(), ray_address=ray_address, **options):
+    if not run_grid(read_grid(grid, overrides or []), ray_address=ray_address, **options):
         raise typer.Exit(1)
 
 

@@ -127,9 +127,7 @@ class GridSettings(Document):
     expect: list[Expectation] = field(default_factory=list)
     """Comparisons that the grid is made for; empty: an exploratory grid."""
     checks: list[ManipulationCheck] = field(default_factory=list)
-    """Manipulation checks."""
     control: Control | None = None
-    """Positive control."""
     folder: str
     """Folder of the results, with a folder per run."""
     steps: Annotated[int, Field(ge=1)]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,6 @@ from grpo_verl_ext.utils.files import write_whole
 GRID = "grid.json"
 """The copy of the grid in its folder."""
 _Kind = TypeVar("_Kind")
-_ELSEWHERE = "type folder=<another>"
 
 
 class AblationError(ValueError):
@@ -56,7 +55,30 @@ def read_kept(content: dict[str, Any], folder: Path) -> GridSettings:
 
 
 def _checked(settings: GridSettings) -> GridSettings:
-    for fault in chain(_faults(settings), contradictions(settings)):
+    axes, seeds = settings.axes, settings.seeds
+    different = len({*seeds}) if any("{seed}" in override for override in settings.seed_overrides) else 1
+    if different < len(seeds):
+        raise AblationError(
+            f"seeds is {seeds} and seed_overrides {settings.seed_overrides}, so that only {different} of a "
+            f"variant's runs differ; valid are different seeds, and an override with {{seed}}. "
+            f"Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
+        )
+    if len(settings.baseline) != len(axes) or settings.base_variant not in settings.overrides:
+        raise AblationError(
+            f"baseline is {settings.baseline}; valid is one label of each axis, in their order: "
+            + ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
+            + f". Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
+        )
+    names = set[str]()
+    for labels in product(*axes.values()):
+        name = "-".join(labels)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
+            raise AblationError(
+                f"axes has the labels {', '.join(labels)}, which name the folder {name!r}; valid is one of "
+                f"letters, digits and ._- that no other variant has, in upper or lower case. Rename a label"
+            )
+        names.add(name.casefold())
+    for fault in contradictions(settings):
         raise AblationError(fault)
     return settings
 
@@ -71,32 +93,6 @@ def runs_of(settings: GridSettings) -> list[GridRun]:
             training = VerlRun(grid / name, overrides, settings.steps, (grid.resolve().name, name))
             found.append(GridRun(variant, seed, training))
     return found
-
-
-def _faults(settings: GridSettings) -> Iterator[str]:
-    axes, seeds = settings.axes, settings.seeds
-    different = len({*seeds}) if any("{seed}" in override for override in settings.seed_overrides) else 1
-    if different < len(seeds):
-        yield (
-            f"seeds is {seeds} and seed_overrides {settings.seed_overrides}, so that only {different} of a "
-            f"variant's runs differ; valid are different seeds, and an override with {{seed}}. "
-            f"Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
-        )
-    if len(settings.baseline) != len(axes) or settings.base_variant not in settings.overrides:
-        yield (
-            f"baseline is {settings.baseline}; valid is one label of each axis, in their order: "
-            + ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
-            + f". Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
-        )
-    names = set[str]()
-    for labels in product(*axes.values()):
-        name = "-".join(labels)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
-            yield (
-                f"axes has the labels {', '.join(labels)}, which name the folder {name!r}; valid is one of "
-                f"letters, digits and ._- that no other variant has, in upper or lower case. Rename a label"
-            )
-        names.add(name.casefold())
 
 
 def keep_grid(settings: GridSettings) -> None:
@@ -150,7 +146,7 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
 
 
 def _fixed(settings: GridSettings) -> dict[str, Any]:
-    """The values that cannot change once a run has begun; of the seeds, those that verdicts may use."""
+    """What cannot change once a run has begun; of the seeds, those that verdicts may use."""
     fixed = {key: value for key, value in settings.as_dict().items() if key not in ("metrics", "seeds")}
     return fixed | {"seeds": settings.usable}
 
@@ -178,7 +174,9 @@ def read_beginnings(folder: Path) -> list[Beginning]:
     return read_if_there(file, list[Beginning], "a list of when the grid was begun") or []
 
 
-def read_if_there(file: Path, kind: type[_Kind], what: str, then: str = _ELSEWHERE) -> _Kind | None:
+def read_if_there(
+    file: Path, kind: type[_Kind], what: str, then: str = "type folder=<another>"
+) -> _Kind | None:
     """Read a file that this package wrote, and refuse what is not ``what``; None where there is none."""
     try:
         return read_json(file, kind) if file.exists() else None

@@ -12,16 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import integrate, optimize, special, stats
+from scipy import integrate, special, stats
 
 from grpo_verl_ext.ablation.declaration import FEWEST, Primary
-from grpo_verl_ext.ablation.state import STEP_SECONDS
 from grpo_verl_ext.ablation.table import Results
 
 CONFIDENCE = 0.95
@@ -40,21 +38,21 @@ def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[
     return {(run.variant, run.seed): found[run.name] for run in results.compared if run.name in found}
 
 
-def whole_curves(
+def measured_runs(
     results: Results, metric: str
-) -> tuple[dict[tuple[str, int], pd.Series[float]], dict[str, list[str]]]:
-    """The curves that are measured, and why the others are left out.
+) -> tuple[dict[tuple[str, int], dict[str, float]], dict[str, list[str]]]:
+    """The measures of the compared runs whose curve is whole, and why the others are left out.
 
-    A whole curve reaches the last step and has all steps that most have. It is returned at these alone, for a
-    resumed run may lack steps, or have measured one that the others have not.
-
-    Returns:
-        (variant, seed) → curve; reason, with {} for the runs → their names, none if no run has the metric.
+    A whole curve reaches the last step and has all steps that most have. It is measured at these alone, for a
+    resumed run may lack steps, or have measured one that the others have not. The result is (variant, seed)
+    → measure → value, and reason, with {} for the runs → their names.
     """
+    if metric in results.measured:
+        return results.measured[metric]
     curves, last = curves_of(results, metric), results.settings.steps
     counted = Counter(step for curve in curves.values() for step in curve.index)
     usual = {step for step, count in counted.items() if 2 * count > len(curves)}
-    whole, reasons = {}, defaultdict(list)
+    whole, reasons = {}, defaultdict[str, list[str]](list)
     for run in results.compared if curves else ():
         curve = curves.get((run.variant, run.seed))
         if curve is None:
@@ -65,7 +63,8 @@ def whole_curves(
             steps = ", ".join(map(str, lacking))
             reasons[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
         elif usual:
-            whole[run.variant, run.seed] = curve[curve.index.isin(usual)]
+            whole[run.variant, run.seed] = measured(curve[curve.index.isin(usual)])
+    results.measured[metric] = (whole, reasons)
     return whole, reasons
 
 
@@ -88,11 +87,8 @@ def measured(curve: pd.Series[float]) -> dict[str, float]:
 
 def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
     """Variant → seed → measure of the finished runs whose curve is whole."""
-    if metric not in results.values:
-        whole, _ = whole_curves(results, metric)
-        results.values[metric] = {run: measured(curve) for run, curve in whole.items()}
     found: dict[str, dict[int, float]] = {variant: {} for variant in results.variants}
-    for (variant, seed), numbers in results.values[metric].items():
+    for (variant, seed), numbers in measured_runs(results, metric)[0].items():
         found[variant][seed] = numbers[measure]
     return found
 
@@ -100,11 +96,7 @@ def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int
 def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.float64], ...]:
     """Mean, standard deviation (n − 1) and mean ± t_{(1+level)/2, n−1} · std / √n.
 
-    Args:
-        values: ``(…, n)``.
-
-    Returns:
-        Mean, standard deviation, low and high, each ``(…)``; all but the mean are NaN for n = 1.
+    Of ``values``, ``(…, n)``, each is ``(…)``; all but the mean are NaN for n = 1.
     """
     count, mean = values.shape[-1], values.mean(axis=-1)
     std = values.std(axis=-1, ddof=1) if count > 1 else np.full_like(mean, math.nan)
@@ -187,31 +179,8 @@ def report_rows(results: Results) -> list[dict[str, Any]]:
     return rows
 
 
-_COSTS = {
-    "seconds": (STEP_SECONDS, "sum"),
-    "tokens": ("perf/total_num_tokens", "sum"),
-    "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
-}
-
-
-def costs_of(results: Results) -> dict[str, dict[str, float]]:
-    """What a run of each variant took, mean over its finished runs.
-
-    Seconds of all steps, tokens of prompts and responses trained on, the actor's peak memory in GB.
-    """
-    logged = {
-        name: {run: float(curve.agg(how)) for run, curve in curves_of(results, metric).items()}
-        for name, (metric, how) in _COSTS.items()
-    }
-    return {
-        variant: {name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()}
-        for variant in results.variants
-        if (own := [run for run in results.compared if run.variant == variant])
-    }
-
-
 @dataclass(frozen=True)
-class Spread:
+class _Spread:
     """Standard deviation of paired differences, and what it was estimated from."""
 
     sd: float
@@ -235,11 +204,6 @@ def power(difference: float, sd: float, starts: int, alpha: float) -> float:
     return 1.0 if math.isnan(found) else found
 
 
-def smallest_effect(starts: int, alpha: float) -> float:
-    """The difference that the starts find with probability `POWER`, over the standard deviation."""
-    return float(optimize.brentq(lambda effect: power(effect, 1.0, starts, alpha) - POWER, 0.0, 1e3))
-
-
 def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWEST, most: int = MANY) -> int:
     """The fewest starts, ``first`` to ``most``, that find the difference with probability `POWER`.
 
@@ -252,20 +216,15 @@ def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWES
 def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Standard deviation of paired differences: the root mean square of those of all pairs of variants.
 
-    It assumes that all variants scatter alike around their start.
-
-    Args:
-        values: ``(…, k, n)``, k ≥ 2 variants with the same n ≥ 2 starts.
-
-    Returns:
-        ``(…)``.
+    It assumes that all variants scatter alike around their start. Of ``values``, ``(…, k, n)`` with k ≥ 2
+    variants that have the same n ≥ 2 starts, it is ``(…)``.
     """
     pairs = combinations(range(values.shape[-2]), 2)
     variances = [(values[..., i, :] - values[..., j, :]).var(axis=-1, ddof=1) for i, j in pairs]
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))
 
 
-def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> _Spread:
     """Standard deviation of paired differences of the primary, over the seeds that all variants have.
 
     It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
@@ -275,10 +234,10 @@ def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds
     common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
     degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
     shared = np.array([[each[seed] for seed in common] for each in values])
-    return Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
+    return _Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
 
 
-def first_spread(results: Results) -> Spread | None:
+def first_spread(results: Results) -> _Spread | None:
     """The spread over the declared first starts; None until all compared variants have finished them."""
     declared = results.settings
     primary = declared.primary

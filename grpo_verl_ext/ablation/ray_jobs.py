@@ -74,7 +74,10 @@ class RayCluster:
                 return  # it finished unwatched
         job = job or self._submitted(run)
         log = run.folder / f"{job.attempt}.log"
-        self.say(f"{run.folder} is job {job.submission_id}. To stop it: {job.stop_command}")
+        self.say(
+            f"{run.folder} is job {job.submission_id}, which goes on when this command ends; the same "
+            f"command watches it again. To stop it: ray job stop {job.submission_id} --address {job.address}"
+        )
         question = partial(self.client.get_job_info, job.submission_id)
         while not (info := self._ask(question)).status.is_terminal():
             on_metrics(run.metrics())

@@ -11,6 +11,7 @@ import base64
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,16 +24,15 @@ from grpo_verl_ext.ablation.measures import (
     CONFIDENCE,
     Paired,
     compare,
-    costs_of,
     curves_of,
     finished_starts,
     interval,
+    measured_runs,
     report_rows,
     seeds_by_rule,
     values_of,
-    whole_curves,
 )
-from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.state import STEP_SECONDS, State
 from grpo_verl_ext.ablation.table import TABLE, CheckResult, Results, RunResult, write_table
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome, control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
@@ -48,6 +48,11 @@ COLOURS: dict[str, str] = {
     "exploratory": "#57606a",
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
+_COSTS = {
+    "seconds": (STEP_SECONDS, "sum"),
+    "tokens": ("perf/total_num_tokens", "sum"),
+    "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
+}
 
 
 @dataclass
@@ -56,6 +61,7 @@ class Report:
 
     results: Results
     costs: dict[str, dict[str, float]]
+    """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
     missing: list[str]
     """Metrics that no run has, or that end before the last step; a report begins with them."""
     warnings: list[str]
@@ -89,10 +95,6 @@ class Report:
             if found := compare(values[variant], values[base]):
                 self.differences.append((f"{variant} − {base}", variant, found))
                 self.exploratory.append(in_words(f"{variant} − {base}, {self.compared}", found))
-
-    @property
-    def tables(self) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
-        """Title, columns and lines of the checks, where some were declared, and of the costs."""
         checks = [
             [
                 *(check.name, check.variant),
@@ -106,19 +108,40 @@ class Report:
             for variant, of in self.costs.items()
         ]
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
-        found = [
+        tables = [
             ("checks", ("check", "variant", "value", "result"), checks),
             ("what a run took, mean over seeds", of_costs, costs),
         ]
-        return [each for each in found if each[2]]
+        self.tables = [table for table in tables if table[2]]
+        """Title, columns and lines of the checks, where some were declared, and of the costs."""
 
 
 def report_of(results: Results) -> Report:
     """Compare the finished runs, and put together what is shown of them."""
     results = replace(results, control=results.control or control_of(results.settings))
-    checks, verdicts = judge(results)
-    costs, missing, warnings = costs_of(results), _missing(results), _warnings(results)
-    return Report(results, costs, missing, warnings, verdicts, checks)
+    settings, missing, (checks, verdicts) = results.settings, list[str](), judge(results)
+    keys = dict.fromkeys(settings.metrics, "metrics")
+    keys |= {settings.primary.metric: "primary"} if settings.primary else {}
+    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
+    for metric, key in keys.items() if results.compared else ():
+        for why, names in measured_runs(results, metric)[1].items():
+            fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
+            missing.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
+        if not curves_of(results, metric):
+            near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
+            like = f"; like it are {', '.join(near)}" if near else ""
+            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
+            missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
+    logged = {
+        name: {run: float(curve.agg(how)) for run, curve in curves_of(results, metric).items()}
+        for name, (metric, how) in _COSTS.items()
+    }
+    costs = {
+        variant: {name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()}
+        for variant in results.variants
+        if (own := [run for run in results.compared if run.variant == variant])
+    }
+    return Report(results, costs, missing, _warnings(results), verdicts, checks)
 
 
 def _asked_for(results: Results) -> list[RunResult]:
@@ -162,25 +185,6 @@ def _warnings(results: Results) -> list[str]:
             f"removed: {begun}. Its declaration was the same ({results.beginnings[0].declaration})"
         )
     return warnings
-
-
-def _missing(results: Results) -> list[str]:
-    """Name the metrics, also of a declaration, that no finished run has, and curves that are not whole."""
-    settings, found = results.settings, []
-    keys = dict.fromkeys(settings.metrics, "metrics")
-    keys |= {settings.primary.metric: "primary"} if settings.primary else {}
-    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
-    for metric, key in keys.items() if results.compared else ():
-        _, reasons = whole_curves(results, metric)
-        for why, names in reasons.items():
-            fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
-            found.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
-        if not curves_of(results, metric):
-            near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
-            like = f"; like it are {', '.join(near)}" if near else ""
-            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
-            found.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
-    return found
 
 
 def write_files(report: Report, folder: Path) -> list[Path]:

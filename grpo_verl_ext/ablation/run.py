@@ -6,8 +6,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,10 @@ from grpo_verl_ext.ablation.state import (
     noted_job,
     read_record,
     status_of,
-    write_record,
 )
 from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
+from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.documents import leaves, read_json
@@ -44,30 +42,20 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """What the plugin knows of a training; the command line hands it in."""
-
-    composed: Callable[[Sequence[str]], DictConfig]
-    """verl's configuration from the arguments of ``main_ppo``; raises ValueError where verl would refuse."""
-    check: Callable[[DictConfig], None]
-    """Raises ValueError where the driver would refuse."""
-    own_task: Callable[[DictConfig], DictConfig | None]
-    """The section of a task of this package."""
-    prepare: Callable[[str, int], object]
-    """Prepares an embedded task with a seed."""
-
-
-def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfig]:
+def compose_runs(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
     """Name of each run → verl's configuration of it."""
+    from grpo_verl_ext.verl_plugin.compose import composed  # a report needs no verl
+    from grpo_verl_ext.verl_plugin.usage import own_task
+
     configs = {}
     for run in runs:
         try:
-            configs[run.name] = plugin.composed(run.training.arguments())
-            task = _embedded_task(configs[run.name], plugin)
+            configs[run.name] = composed(run.training.arguments())
+            task = own_task(configs[run.name])
+            is_embedded = task is not None and task.name in TASKS
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
-        for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if task else [])):
+        for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if is_embedded else [])):
             # verl would count with 8.0 and other text only once it has loaded everything
             value = OmegaConf.select(configs[run.name], key)
             if type(value) is not int or not least <= value < 2**63:
@@ -76,20 +64,17 @@ def compose_runs(runs: Sequence[GridRun], plugin: Plugin) -> dict[str, DictConfi
     return configs
 
 
-def _embedded_task(config: DictConfig, plugin: Plugin) -> DictConfig | None:
-    task = plugin.own_task(config)
-    return task if task is not None and task.name in TASKS else None
-
-
-def check_runs(configs: Mapping[str, DictConfig], plugin: Plugin, *, here: bool) -> None:
+def check_runs(configs: Mapping[str, DictConfig], *, here: bool) -> None:
     """Prepare the embedded tasks that the runs need, and run the driver's checks if they are trained here."""
+    from grpo_verl_ext import preflight
+    from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
+    from grpo_verl_ext.verl_plugin.usage import own_task
+
     for name, config in configs.items():
-        task = _embedded_task(config, plugin)
-        if task is not None and not Path(task.folder).exists():
-            plugin.prepare(str(task.name), int(task.seed))
+        prepare_missing(own_task(config))
         try:
             if here:  # a cluster has its own devices, files and packages: the job checks them
-                plugin.check(config)
+                preflight.check_training(config, of_many=True)
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{name}: {error}") from error
 
@@ -149,27 +134,31 @@ def go(
                 raise AblationError(
                     f"{run.training.folder} was submitted to {job.address} as job {job.submission_id}, which "
                     f"may be running. To watch it type --ray-address {job.address}; to abandon it type: "
-                    f"{job.stop_command}, then rm '{run.training.folder / NOTE}'"
+                    f"ray job stop {job.submission_id} --address {job.address}, "
+                    f"then rm '{run.training.folder / NOTE}'"
                 )
         new = [run for run in runs if not jobs[run.name]]
         new = [run for run in new if status_of(run).is_to_do(retry_failed=retry_failed)]
         if settings.is_declared and new:
-            _check_clean()
+            _check_sources(new[0], configs)
         keep_grid(settings)
         waiting, at_work = deque([*(run for run in runs if jobs[run.name]), *new]), list[Iterator[bool]]()
         while waiting or at_work:
             while waiting and len(at_work) < (cluster.at_once if cluster else 1):
                 run = waiting.popleft()
                 if settings.is_declared and not jobs[run.name]:
-                    _check_clean()
-                    _check_resumed(run, configs)
+                    _check_sources(run, configs)
                 at_work.append(_attempt(run, live, cluster, configs))
             at_work = [attempt for attempt in at_work if next(attempt, False)]
             time.sleep(_POLL_SECONDS if at_work else 0)
 
 
-def _check_clean() -> None:
-    """Refuse to begin a run of a declared comparison from changed sources: no record could say what ran."""
+def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
+    """Refuse a run of a declared comparison of which no record could say what ran.
+
+    It is begun from changed sources, or resumed under another commit, with other packages or other data. A
+    run without a step begins anew.
+    """
     revision = git_revision() or ""
     if revision.endswith(CHANGED):
         raise AblationError(
@@ -177,6 +166,18 @@ def _check_clean() -> None:
             f"and no record could say what ran; valid for a declared comparison is a commit without changes. "
             f"Commit them, or type: git worktree add ../clean HEAD, and run it there"
         )
+    record = read_record(run)
+    if record is None or not (record.inputs and status_of(run).has_steps):
+        return
+    now = _made_with(run, configs)
+    words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
+    for name, word in words.items():
+        was = getattr(record, name)
+        if was != now[name] or str(was).endswith(CHANGED):
+            raise AblationError(
+                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}; "
+                f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
+            )
 
 
 def check_records(runs: Sequence[GridRun]) -> None:
@@ -195,25 +196,6 @@ def check_records(runs: Sequence[GridRun]) -> None:
             raise AblationError(
                 f"{run.training.folder} was begun with other overrides: {one}, and now it is {another}. "
                 f"Type folder=<another>"
-            )
-
-
-def _check_resumed(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
-    """Refuse to go on with a run of a declared comparison under another commit, other packages or other data.
-
-    Two commits with changes are never known to be the same. A run without a step begins anew.
-    """
-    record = read_record(run)
-    if record is None or not (record.inputs and status_of(run).has_steps):
-        return
-    now = _made_with(run, configs)
-    words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
-    for name, word in words.items():
-        was = getattr(record, name)
-        if was != now[name] or str(was).endswith(CHANGED):
-            raise AblationError(
-                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}; "
-                f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
             )
 
 
@@ -240,8 +222,10 @@ def _attempt(
         failure.unlink(missing_ok=True)
         # a cluster has packages, files and processors of its own
         made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(run, configs)
-        content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
-        write_record(run, {**content, "steps": training.steps, **made_with, "began": utc_now()})
+        if not file.exists() or not status_of(run).has_steps:  # else an earlier attempt's record stays
+            content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
+            content |= {"steps": training.steps, **made_with, "began": utc_now()}
+            write_whole(file, json.dumps(content, indent=2) + "\n")
         live.console.print(f"{time.strftime('%H:%M:%S')} {run.name} begins")
         try:
             if cluster is None:
@@ -255,7 +239,7 @@ def _attempt(
             reason = str(error)  # printed where the file cannot be written
             write_whole(failure, f"{error}\n")
             reason = None
-        except CorruptMetricsError:  # `status_of` names the file, and the other runs go on
+        except CorruptFileError:  # `status_of` names the file, and the other runs go on
             pass
     except OSError as error:
         said = [reason, in_one_sentence(error, "folder=<another>") or str(error)]

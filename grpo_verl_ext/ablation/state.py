@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,10 +10,9 @@ from pathlib import Path
 
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import GridRun, read_if_there, runs_of
-from grpo_verl_ext.runs.metrics import CorruptMetricsError, Metrics
+from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import Document
-from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.keys import key_of
 
 FAILURE = "failed.txt"
@@ -69,11 +67,6 @@ class Job(Document):
     attempt: str
     """Name of the attempt's files, without a suffix."""
 
-    @property
-    def stop_command(self) -> str:
-        """The line to type that stops the job."""
-        return f"ray job stop {self.submission_id} --address {self.address}"
-
 
 @dataclass
 class RunStatus:
@@ -106,7 +99,7 @@ def status_of(run: GridRun) -> RunStatus:
         if file.exists():
             reason = file.read_text(encoding="utf-8", errors="replace")
             return RunStatus(run, State.FAILED, metrics, reason)
-    except CorruptMetricsError as error:
+    except CorruptFileError as error:
         return RunStatus(run, State.UNREADABLE, {}, str(error))
     except OSError as error:
         why = f"{error.filename} cannot be read ({error.strerror}). It was left in place; move it away"
@@ -114,16 +107,8 @@ def status_of(run: GridRun) -> RunStatus:
     return RunStatus(run, State.BEGUN if run.training.folder.is_dir() else State.WAITING, metrics)
 
 
-def write_record(run: GridRun, content: dict[str, object]) -> None:
-    """Write what `Record` has into the run's folder, unless an earlier attempt did, and finished a step."""
-    file = run.training.folder / RUN_RECORD
-    if not file.exists() or not status_of(run).has_steps:
-        run.training.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(content, indent=2) + "\n")
-
-
 def read_record(run: GridRun) -> Record | None:
-    """The `Record` that `write_record` wrote; None if the run has not begun."""
+    """What the run was begun with; None if it has not begun."""
     return read_if_there(run.training.folder / RUN_RECORD, Record, "the record of a run")
 
 

@@ -79,8 +79,10 @@ class Results:
     """The control of another grid that ``control.grid`` names, once it is read; the table keeps it."""
     beginnings: list[Beginning] = field(default_factory=list)
     """When the first run of a declared grid began; more than one if records were removed."""
-    values: dict[str, dict[tuple[str, int], dict[str, float]]] = field(default_factory=dict, repr=False)
-    """What `values_of` has found: metric → (variant, seed) → measure → value."""
+    measured: dict[str, tuple[dict[tuple[str, int], dict[str, float]], dict[str, list[str]]]] = field(
+        default_factory=dict, repr=False
+    )
+    """What `measures.measured_runs` has found of each metric."""
     variants: list[str] = field(init=False)
     """Names of the variants, the baseline first."""
     left_out: dict[tuple[str, int], str] = field(init=False)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from scipy.optimize import brentq
 
 from grpo_verl_ext.ablation.declaration import GridSettings, Starts
 from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unchanged, runs_of
@@ -26,14 +25,13 @@ from grpo_verl_ext.ablation.measures import (
     first_spread,
     power,
     seeds_by_rule,
-    smallest_effect,
     spread_of,
     starts_needed,
     values_of,
 )
 from grpo_verl_ext.ablation.report import COLOURS, report_of, write_files, write_page
-from grpo_verl_ext.ablation.run import Plugin, check_records, check_runs, compose_runs, go
-from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, noted_job, status_of
+from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, go
+from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.runs.provenance import git_revision
@@ -43,12 +41,10 @@ _WIDTH = 120
 """Smallest width in columns, so that a row of numbers is one line."""
 
 
-def print_plan(
-    settings: GridSettings, plugin: Plugin, *, retry_failed: bool, command: str, pilot: Path | None
-) -> None:
+def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilot: Path | None) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
-    compose_runs(runs, plugin)
+    compose_runs(runs)
     check_records(runs)
     check_unchanged(settings)
     statuses = _print_runs(console, runs, settings.metrics[0])
@@ -65,7 +61,6 @@ def print_plan(
 
 def run_grid(
     settings: GridSettings,
-    plugin: Plugin,
     *,
     retry_failed: bool,
     ray_address: str | None = None,
@@ -87,9 +82,9 @@ def run_grid(
         valid = "valid is 1, for each run has the machine to itself. Type: --ray-address http://HOST:8265"
         raise AblationError(f"--jobs is {jobs}; without a cluster {valid}")
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[: starts.most if starts else None]]
-    configs = compose_runs(runs, plugin)
+    configs = compose_runs(runs)
     check_unchanged(settings)
-    check_runs(configs, plugin, here=cluster is None)
+    check_runs(configs, here=cluster is None)
     given = f"Ray: the one at {cluster.address}, which --ray-address names" if cluster else None
     for line in dict.fromkeys(given or run.training.ray.words for run in runs):
         console.print(line)
@@ -99,8 +94,7 @@ def run_grid(
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
-        naming = nullcontext() if cluster is None else _jobs_named_at_the_end(console, chosen)
-        with naming, Live(console=console, refresh_per_second=2, transient=True) as live:
+        with Live(console=console, refresh_per_second=2, transient=True) as live:
             go(settings, chosen, live, retry_failed=retry_failed, cluster=cluster, configs=configs)
         statuses = _print_runs(console, chosen, settings.metrics[0])
         return all(status.state is State.FINISHED for status in statuses)
@@ -144,8 +138,9 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
         if not math.isnan(seconds):
             line += f", {runs * settings.steps * seconds / 60:.0f} minutes"
         if not math.isnan(sd):
+            effect = brentq(lambda each: power(each, 1.0, starts, level) - POWER, 0.0, 1e3)  # noqa: B023
             line += f": power {power(margin, sd, starts, level):.2f} for {margin:g}; smallest difference at "
-            line += f"{POWER:.0%}: {figures(smallest_effect(starts, level) * sd)}"
+            line += f"{POWER:.0%}: {figures(effect * sd)}"
         console.print(line)
     if not math.isnan(sd):
         needed = starts_needed(margin, sd, level)
@@ -232,18 +227,3 @@ def _print_missing_control(console: Console, settings: GridSettings) -> None:
     if control is not None and not control.passed:
         fix = "grpo-verl-ext ablate run <file of that grid>"
         console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")
-
-
-@contextmanager
-def _jobs_named_at_the_end(console: Console, runs: Sequence[GridRun]) -> Iterator[None]:
-    """However the block ends, SIGTERM included, name the jobs that continue on the cluster."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        for job in filter(None, (noted_job(run.training.folder) for run in runs)):
-            console.print(
-                f"job {job.submission_id} continues; run the same command again to watch it. "
-                f"To stop it: {job.stop_command}"
-            )

@@ -122,9 +122,20 @@ def _tested(results: Results, comparison: Comparison, primary: Primary) -> tuple
 
 
 def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
-    """The control, the checks and the verdicts in the order of their declaration; empty without one."""
+    """The control, the checks of each variant and the verdicts, in the order of their declaration."""
     grid, primary, margin = results.settings, results.settings.primary, results.settings.margin
-    checks = _check_results(results)
+    checks = [results.control] if results.control is not None else []
+    if not checks and grid.own_control is not None and primary is not None:
+        checks.append(_own_control(results, grid.own_control, primary))
+    for check in grid.checks:
+        every = values_of(results, check.metric, check.measure)
+        for variant in check.variants or grid.overrides:
+            known = [every[variant][seed] for seed in seeds_by_rule(results) if seed in every[variant]]
+            mean = fmean(known) if known else math.nan
+            value, passed = None if math.isnan(mean) else mean, mean >= check.at_least
+            measured = "not measured" if value is None else figures(value)
+            sentence = f"{variant}: {check}: {measured}, {'passed' if passed else 'missed'}"
+            checks.append(CheckResult(str(check), variant, value, passed, False, sentence))
     if primary is None or margin is None or not grid.expect:
         return checks, []
     tested = [_tested(results, each, primary) for each in grid.comparisons]
@@ -148,25 +159,6 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
         said = f"{verdict.sentence}: {outcome.value}; {reason}"
         found.append(replace(verdict, outcome=outcome, sentence=said))
     return checks, found
-
-
-def _check_results(results: Results) -> list[CheckResult]:
-    """The control and each check of each variant, in the order of their declaration."""
-    grid, found = results.settings, []
-    if results.control is not None:
-        found.append(results.control)
-    elif grid.own_control is not None and grid.primary is not None:
-        found.append(_own_control(results, grid.own_control, grid.primary))
-    for check in grid.checks:
-        values = values_of(results, check.metric, check.measure)
-        for variant in check.variants or grid.overrides:
-            own = [values[variant][seed] for seed in seeds_by_rule(results) if seed in values[variant]]
-            mean = fmean(own) if own else math.nan
-            value, passed = None if math.isnan(mean) else mean, mean >= check.at_least
-            measured = "not measured" if value is None else figures(value)
-            sentence = f"{variant}: {check}: {measured}, {'passed' if passed else 'missed'}"
-            found.append(CheckResult(str(check), variant, value, passed, False, sentence))
-    return found
 
 
 def control_of(settings: GridSettings) -> CheckResult | None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pandas
 from omegaconf import DictConfig
-from rich.console import Console
 
 from grpo_verl_ext.iterate import reward_training
 from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
@@ -35,8 +34,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
-from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
-from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
@@ -212,7 +210,7 @@ def run_rounds(
             now: dict[str, Any] = {"git_revision": git_revision(), "versions": versions()}
             this.folder.mkdir(exist_ok=True)
             if len(manifest.rounds) < number:
-                manifest.rounds.append(RoundRecord(number, this.seed, this.overrides(), **now))
+                manifest.rounds.append(RoundRecord(number, this.seed, [*this.run().overrides], **now))
             record = manifest.rounds[number - 1]
             # the settings of a round that is killed are known when it is resumed
             _write_manifest(folder, manifest)
@@ -239,26 +237,19 @@ def print_rounds(settings: IterateSettings) -> None:
 
 
 def run_iterate(settings: IterateSettings) -> None:
-    """Check the settings, run all rounds, and print the table."""
+    """Check the settings, run all rounds, and print a table: a column each, of the policy verl's val-core."""
     console = make_console()
     config = compose_rounds(settings)
-    task = own_task(config)
-    if task is not None and task.name in TASKS and not Path(task.folder).exists():
-        run_prepare(str(task.name), int(task.seed), force=False)
+    prepare_missing(own_task(config))
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
     say = "round {0.number}: {1}; {0.folder} has the output".format
     done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part)))
-    _print_table(console, done)
-    console.print(f"{Path(settings.folder) / _MANIFEST}")
-
-
-def _print_table(console: Console, manifest: IterateManifest) -> None:
-    """Print the results of all rounds, a column each; of the policy, verl's val-core metrics."""
     results = [
         {key: value for part in record.parts.values() for key, value in part.items()}
-        for record in manifest.rounds
+        for record in done.rounds
     ]
-    names = [f"round {record.round}" for record in manifest.rounds]
+    names = [f"round {record.round}" for record in done.rounds]
     table = pandas.json_normalize(results).T
     console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))
+    console.print(f"{Path(settings.folder) / _MANIFEST}")

@@ -118,8 +118,8 @@ class Round:
         nothing_to_train_on = self.mixture.exists() and self.mixture.stat().st_size == 0
         return self.before.reward_model if nothing_to_train_on else str(self.own_reward_model)
 
-    def overrides(self) -> list[str]:
-        """Return verl's command line: the user's, then policy and reward model of the round before."""
+    def run(self) -> VerlRun:
+        """Return the policy's training, from policy and reward model of the round before."""
         before, reward = self.before, self.settings.reward_model
         words = [
             *(f"trainer.test_freq={self.settings.policy.steps}", "trainer.save_freq=4"),
@@ -141,9 +141,5 @@ class Round:
                 f"{section}.rule_weight={reward.rule_weight}",
                 f"{section}.path={hydra_value(Path(asked).resolve() if is_folder else asked)}",
             ]
-        return words
-
-    def run(self) -> VerlRun:
-        """Return the policy's training."""
         tracked_as = (self.folder.resolve().parent.name, self.folder.name)
-        return VerlRun(self.folder / "policy", self.overrides(), self.settings.policy.steps, tracked_as)
+        return VerlRun(self.folder / "policy", words, self.settings.policy.steps, tracked_as)

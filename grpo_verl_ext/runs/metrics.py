@@ -24,8 +24,8 @@ _LARGEST = 1e150
 """The square of a larger number may overflow a float."""
 
 
-class CorruptMetricsError(ValueError):
-    """A metrics file cannot be read, or has a complete line that is not verl's; the message says where."""
+class CorruptFileError(ValueError):
+    """A file cannot be read, or has a line that verl did not write; the message says where."""
 
 
 def read_metrics(files: Iterable[Path]) -> Metrics:
@@ -37,7 +37,7 @@ def read_metrics(files: Iterable[Path]) -> Metrics:
     """
     metrics: Metrics = {}
     for file in files:
-        for record in read_lines(file, _Record, CorruptMetricsError, what="verl's metrics", only_whole=True):
+        for record in read_lines(file, _Record, CorruptFileError, what="verl's metrics", only_whole=True):
             metrics.setdefault(record.step, {}).update(
                 (name, float(value) if value is not None and abs(value) <= _LARGEST else math.nan)
                 for name, value in record.data.items()
@@ -56,10 +56,6 @@ _PADDING = re.compile(r"pad[0-9a-f]{32}")
 """Prompt ids of the rows with which verl fills up a batch; it dumps them, too."""
 _NUMBERS = re.compile(r"_[^_]*_\d+$")
 """The end of verl's key ``<prompt>_<session>_<output>``; any other key is the prompt's."""
-
-
-class CorruptDumpError(ValueError):
-    """A dump cannot be read, or a line is not a response that verl wrote; the message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -81,5 +77,5 @@ class Response:
 
 def read_dump(file: Path) -> list[Response]:
     """Return the responses in a file, ``<step>.jsonl``, in verl's order, without padding."""
-    responses = read_lines(file, Response, CorruptDumpError, what="verl's dump")
+    responses = read_lines(file, Response, CorruptFileError, what="verl's dump")
     return [response for response in responses if not _PADDING.fullmatch(response.prompt_id)]

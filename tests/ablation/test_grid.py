@@ -1,13 +1,11 @@
 """Test grids: refusals and the runs they make."""
 
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from grpo_verl_ext.ablation.grid import AblationError, read_grid, runs_of
-from grpo_verl_ext.ablation.run import Plugin, check_runs, compose_runs
+from grpo_verl_ext.ablation.run import check_runs, compose_runs
 
 FOLDER = Path(__file__).parents[2] / "examples" / "ablations"
 ELSEWHERE = ("run it again at commit", "pip install -e examples/teacher")
@@ -47,7 +45,7 @@ def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
     ]
     last = runs[-1].training
     assert last.folder == Path("somewhere/gvpo-high/seed-4")
-    assert last.steps == 2
+    assert (last.steps, last.tracked_as) == (2, ("somewhere", "gvpo-high/seed-4"))
     assert last.overrides == [
         "actor_rollout_ref.rollout.name=vllm",
         "+algo=gvpo",
@@ -57,8 +55,8 @@ def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
     ]
 
 
-def test_a_seed_decides_the_same_for_every_variant(written, plugin) -> None:
-    configs = compose_runs(runs_of(read_grid(written())), plugin)
+def test_a_seed_decides_the_same_for_every_variant(written) -> None:
+    configs = compose_runs(runs_of(read_grid(written())))
     assert len(configs) == 8
     for name, config in configs.items():
         seed = int(name[-1])
@@ -75,19 +73,10 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("knobs")
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_compose(file: Path, plugin: Plugin) -> None:
+def test_the_examples_compose(file: Path) -> None:
     grid = read_grid(file)
     of_one_seed = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
-    assert len(compose_runs(of_one_seed, plugin)) >= 2
-
-
-@pytest.mark.usefixtures("knobs")
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_examples_are_planned(ablate, file: Path, tmp_path: Path, uncomposed: None) -> None:
-    """All that `plan` does after composing the runs."""
-    grid = read_grid(file)
-    runs = len(grid.seeds) * math.prod(map(len, grid.axes.values()))
-    assert f"{runs} of {runs} runs to do" in ablate("plan", file, f"folder={tmp_path}").output
+    assert len(compose_runs(of_one_seed)) >= 2
 
 
 @pytest.mark.parametrize(
@@ -137,30 +126,31 @@ def test_variants_with_one_name_are_refused(written) -> None:
         read_grid(file, axes)
 
 
-def test_what_verl_would_refuse_names_the_run(written, plugin) -> None:
+def test_what_verl_would_refuse_names_the_run(written) -> None:
     grid = read_grid(written(), ["axes.lr.high=[trainer.no_such_key=1]"])
     with pytest.raises(AblationError, match=r"grpo-high/seed-3: verl refuses its overrides: .*no_such_key"):
-        compose_runs(runs_of(grid), plugin)
+        compose_runs(runs_of(grid))
 
 
-def test_what_the_driver_would_refuse_names_the_run(written, plugin) -> None:
+def test_what_the_driver_would_refuse_names_the_run(written) -> None:
     grid = read_grid(written(), ["base=[+platform=cpu,actor_rollout_ref.rollout.n=1]"])
-    configs = compose_runs(runs_of(grid), plugin)
+    configs = compose_runs(runs_of(grid))
     with pytest.raises(AblationError, match=r"grpo-low/seed-3: group-size is tested with .*n ≥ 2; it is 1"):
-        check_runs(configs, plugin, here=True)
+        check_runs(configs, here=True)
 
 
-def test_the_tasks_of_the_seeds_are_prepared_once(written, plugin, tmp_path, monkeypatch) -> None:
+def test_the_tasks_of_the_seeds_are_prepared_once(written, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
     (tmp_path / "chain_sum" / "seed-3").mkdir(parents=True)
     prepared = []
 
-    def prepare(task: str, seed: int) -> None:
+    def prepare(task: str, seed: int, *, force: bool) -> None:
         prepared.append((task, seed))
         (tmp_path / task / f"seed-{seed}").mkdir()
 
     grid = read_grid(
         written(), ["base=[+platform=cpu,+task=chain_sum]", "seed_overrides=['task.seed={seed}']"]
     )
-    check_runs(compose_runs(runs_of(grid), plugin), replace(plugin, prepare=prepare), here=False)
+    monkeypatch.setattr("grpo_verl_ext.tasks.chain_sum.prepare.run_prepare", prepare)
+    check_runs(compose_runs(runs_of(grid)), here=False)
     assert prepared == [("chain_sum", 4)]

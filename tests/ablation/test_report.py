@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.measures import costs_of, report_rows
+from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.report import Report, forest, report_of, write_files
-from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import RunResult, gathered, read_results
+from grpo_verl_ext.ablation.table import read_results
 
 
-def test_costs_are_sums_and_a_peak(declared: Report) -> None:
+def test_costs_are_sums_and_a_peak(tmp_path: Path, grid_of, leave) -> None:
     step = {"timing_s/step": 2.0, "perf/total_num_tokens": 10.0}
-    peak = {"actor/perf/max_memory_allocated_gb": 3.0}
-    run = RunResult("grpo", 1, State.FINISHED)
-    results = gathered(declared.results.settings, [(run, {0: {}, 1: step | peak, 2: step})])
-    assert costs_of(results)["grpo"] == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
+    grid_of(["grpo"], ["acc"], seeds=[1])
+    leave("grpo", 1, {0: {}, 1: step | {"actor/perf/max_memory_allocated_gb": 3.0}, 2: step})
+    costs = report_of(read_results(tmp_path)).costs["grpo"]
+    assert costs == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
 
 
 @pytest.fixture

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings
-from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import Results, RunResult, gathered, read_results, read_table, write_table
+from grpo_verl_ext.ablation.grid import AblationError
+from grpo_verl_ext.ablation.table import Results, read_results, read_table, write_table
 
 
 @pytest.fixture
@@ -46,28 +43,6 @@ def logged(results: Results) -> list[tuple[object, ...]]:
     """All rows of the table; values by repr, for NaN is not equal to itself."""
     rows = results.table.astype({"value": object}).itertuples(index=False)
     return sorted((*row[:-1], repr(float(row[-1]))) for row in rows)
-
-
-values = st.floats(allow_infinity=False, allow_nan=True, width=64)
-metrics = st.dictionaries(st.integers(0, 5), st.dictionaries(st.sampled_from("abcd"), values))
-
-
-@given(metrics=metrics)
-@settings(derandomize=True, deadline=None)
-def test_metrics_survive_whatever_steps_have_them(tmp_path_factory: pytest.TempPathFactory, metrics) -> None:
-    file = tmp_path_factory.getbasetemp() / "any.parquet"
-    grid = GridSettings(
-        folder="f", steps=1, base=[], axes={"a": {"b": []}}, seeds=[1], baseline=["b"], metrics=["a"]
-    )
-    results = gathered(grid, [(RunResult("b", 1, State.FINISHED), metrics)])
-    wanted = sorted(
-        ("b/seed-1", "b", 1, step, name, repr(float(value)))
-        for step, own in metrics.items()
-        for name, value in own.items()
-    )
-    assert logged(results) == wanted
-    write_table(results, file)
-    assert logged(read_table(file)) == wanted
 
 
 def test_a_report_of_the_table_is_that_of_the_folder(ablate, folder: Path, tmp_path_factory) -> None:

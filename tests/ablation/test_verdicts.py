@@ -34,12 +34,6 @@ class TestEquality:
         wanted = ttost_paired(left, right, -0.05, 0.05)[0]
         assert p_of_equality(left - right, 0.05) == pytest.approx(wanted, rel=1e-9)
 
-    def test_by_hand(self) -> None:
-        # 1, 2, 3: mean 2, sd 1, t = (5 − 2)·√3 = √27 with 2 degrees of freedom, where P(T > t) is
-        # ½ − t / (2·√(2 + t²)) = ½ − √27 / (2·√29).
-        found = p_of_equality(np.array([1.0, 2.0, 3.0]), 5.0)
-        assert found == pytest.approx(0.5 - math.sqrt(27 / 29) / 2, rel=1e-12)
-
 
 class TestHolm:
     def test_by_hand(self) -> None:

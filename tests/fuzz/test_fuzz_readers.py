@@ -1,7 +1,4 @@
-"""Fuzz files that a user wrote or that were corrupted: they are read, or refused by an error of ours.
-
-Folders of grids and rounds, of several files, are in test_fuzz_state.py.
-"""
+"""Fuzz files that a user wrote or that were corrupted: they are read, or refused by an error of ours."""
 
 import json
 from dataclasses import asdict
@@ -20,8 +17,7 @@ from grpo_verl_ext.iterate.examples import Pair, read_examples
 from grpo_verl_ext.iterate.rounds import IterateManifest, read_manifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.metrics import (
-    CorruptDumpError,
-    CorruptMetricsError,
+    CorruptFileError,
     Response,
     read_dump,
     read_metrics,
@@ -222,7 +218,7 @@ def read_or_left_in_place(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     try:
         found = read(file)
-    except (AblationError, IterateError, CorruptDumpError, CorruptMetricsError) as error:
+    except (AblationError, IterateError, CorruptFileError) as error:
         assert str(file) in str(error)
         assert file.read_bytes() == content
     else:

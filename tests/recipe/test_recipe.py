@@ -17,7 +17,6 @@ from scripts import Run, Started, configured
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from grpo_verl_ext import cli
 from grpo_verl_ext.ablation.grid import GridSettings, read_grid, runs_of
 from grpo_verl_ext.ablation.run import compose_runs
 from grpo_verl_ext.doctor.configuration import all_findings
@@ -85,9 +84,7 @@ class TestTable:
         """But for seeds, names, folders, and how long it trains."""
         first = [run for run in runs_of(grid) if run.seed == grid.seeds[0]]
         (config,) = [
-            config
-            for config in compose_runs(first, cli._plugin()).values()
-            if config.algorithm.grpo_ext.preset == algo
+            config for config in compose_runs(first).values() if config.algorithm.grpo_ext.preset == algo
         ]
         alone = configured(started(TRAIN, ALGO=algo, DATA="/d", MODEL="org/m"))
         for of_both in (config, alone):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.runs.provenance import CheckoutError, git_revision, machine, versions
+from grpo_verl_ext.runs.child_process import ProcessFailedError
+from grpo_verl_ext.runs.provenance import git_revision, machine, versions
 
 
 def test_what_decides_the_numbers_is_recorded() -> None:
@@ -73,5 +74,5 @@ class TestRevision:
     ) -> None:
         """One of another user, as where a container's root reads a mounted checkout."""
         monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-        with pytest.raises(CheckoutError, match=r"git config --global --add safe\.directory"):
+        with pytest.raises(ProcessFailedError, match=r"git config --global --add safe\.directory"):
             git_revision(sources)

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.ablation.grid import read_grid, runs_of
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -51,21 +50,6 @@ def test_a_tracker_never_takes_the_place_of_the_file(
     trainer = composed([word for word in run.arguments() if not word.startswith("hydra.")]).trainer
     assert OmegaConf.to_container(trainer.logger) == found
     assert (trainer.project_name, trainer.experiment_name) == ("grid,lr", "grpo/seed-1")
-
-
-def test_the_grid_and_the_run_name_a_tracked_run(tmp_path: Path) -> None:
-    grid = {
-        "folder": str(tmp_path / "lengths"),
-        "steps": 2,
-        "base": [],
-        "axes": {"algo": {"grpo": ["+algo=grpo"]}},
-        "seeds": [3],
-        "baseline": ["grpo"],
-        "metrics": ["acc"],
-    }
-    (tmp_path / "grid.yaml").write_text(json.dumps(grid))
-    (run,) = runs_of(read_grid(tmp_path / "grid.yaml"))
-    assert run.training.tracked_as == ("lengths", "grpo/seed-3")
 
 
 def test_finished_is_the_last_step_saved_and_logged(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_verl_ext.tasks.causal_lm import sample
 from grpo_verl_ext.tasks.chain_sum import model as starting_model
-from grpo_verl_ext.tasks.chain_sum.model import accuracy, sample_responses, standardise
+from grpo_verl_ext.tasks.chain_sum.model import accuracy, standardise
 from grpo_verl_ext.tasks.chain_sum.problems import rows
 from grpo_verl_ext.tasks.folders import write_rows
 
@@ -17,31 +18,36 @@ def test_it_is_the_share_of_right_answers(tiny_prepared, tmp_path, monkeypatch):
     problems = [(1, 2, 3), (2, 2, 2), (3, 3, 1), (0, 6, 0)]
     write_rows(tmp_path / "four.parquet", rows(problems, "test"))
     said = ["<answer>6</answer>", "<answer>6.0</answer>", "<answer>6</answer>", "6"]
-    monkeypatch.setattr(starting_model, "sample_responses", lambda *args, **how: said)
+    as_tokens = lambda _, tokenizer, *__, **how: tokenizer(said, padding=True)["input_ids"]  # noqa: E731
+    monkeypatch.setattr(starting_model, "sample", as_tokens)
     # right, equal, wrong, untagged
     assert accuracy(tiny_prepared.folder / "model", tmp_path / "four.parquet", n=4) == 0.5
 
 
-def test_sampling_repeats_with_its_seed_and_stops_at_the_end_of_the_turn(tiny_prepared):
-    model = tiny_prepared.folder / "model"
+@pytest.fixture(scope="module")
+def started(tiny_prepared):
+    """Model and tokenizer."""
+    folder = tiny_prepared.folder / "model"
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), tokenizer
+
+
+def test_sampling_repeats_with_its_seed(started):
     chats = [[{"role": "user", "content": text}] for text in ("1+2+3=?", "1+2+3+4=?")]
     how = {"temperature": 1.0, "max_response_tokens": 12}
     state = torch.random.get_rng_state()
-    first, again = (sample_responses(model, chats, seed=1, **how) for _ in range(2))
-    assert first == again != sample_responses(model, chats, seed=2, **how)
+    first, again, other = (sample(*started, chats, seed=seed, **how) for seed in (1, 1, 2))
+    assert first.equal(again)
+    assert not first.equal(other)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_padding_changes_no_greedy_response(tiny_prepared):
+def test_padding_changes_no_greedy_response(started):
     """Batched with a longer prompt, a response is the one that plain, unbatched decoding gives."""
-    folder = tiny_prepared.folder / "model"
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(folder).eval(),
-        AutoTokenizer.from_pretrained(folder),
-    )
+    model, tokenizer = started
     chats = [[{"role": "user", "content": text}] for text in ("1+2+3=?", "1+2+3+4+5=?")]
-    batched = sample_responses(folder, chats, temperature=0.0, max_response_tokens=6, seed=0)
-    for chat, response in zip(chats, batched, strict=True):
+    batched = sample(model, tokenizer, chats, temperature=0.0, max_response_tokens=6, seed=0)
+    for chat, tokens in zip(chats, batched, strict=True):
         ids = tokenizer.encode(
             tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         )
@@ -49,7 +55,7 @@ def test_padding_changes_no_greedy_response(tiny_prepared):
         with torch.no_grad():
             while len(ids) < start + 6 and ids[-1] != tokenizer.eos_token_id:
                 ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-        assert tokenizer.decode(ids[start:], skip_special_tokens=True) == response
+        assert tokens.tolist()[: len(ids) - start] == ids[start:]
 
 
 def test_more_prompts_than_there_are_is_refused(tiny_prepared):

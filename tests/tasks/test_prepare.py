@@ -1,6 +1,5 @@
 """Test ``prepare chain_sum``: what the folder has, deterministic by seed, with messages on what it finds."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -56,21 +55,6 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepare
     assert other.keys() == again.keys()
     different = {name for name in again if again[name] != other[name]}
     assert different == {"train.parquet", "test.parquet", "model/model.safetensors"}
-
-
-def test_a_changed_file_is_named_with_the_line_that_makes_it_again(tiny_prepared, tiny, tmp_path):
-    folder = shutil.copytree(tiny_prepared.folder, tmp_path / "chain_sum" / "seed-7")
-    assert not prepare_chain_sum(7, settings=tiny, root=tmp_path).made
-    with pytest.raises(
-        PreparedFolderError, match=r"other settings.*'steps': 3.*'steps': 4.*--seed 7 --force"
-    ):
-        prepare_chain_sum(7, settings=replace(tiny, steps=4), root=tmp_path)
-    (folder / "model" / "model.safetensors").write_text("other")
-    with pytest.raises(PreparedFolderError) as error:
-        prepare_chain_sum(7, settings=tiny, root=tmp_path)
-    assert f"{folder}/model/model.safetensors cannot be used: its sha256 is " in str(error.value)
-    line = f"type: GRPO_VERL_EXT_CACHE={tmp_path} grpo-verl-ext prepare chain_sum --seed 7 --force"
-    assert line in str(error.value)
 
 
 def test_a_folder_that_is_not_there_comes_with_the_line_that_makes_it(tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from grpo_verl_ext.tasks.chain_sum.problems import (
     prompt,
     response,
     rows,
-    split_of,
 )
 from grpo_verl_ext.tasks.folders import read_parquet, write_rows
 
@@ -28,7 +27,8 @@ def test_the_example_of_the_documentation():
 
 def test_the_line_between_the_splits_is_pinned():
     # sha256 of '0+0+2=?' starts with 10, of '0+0+9=?' with 4d, of '3+4+2+5=?' with 64; below 40 is test
-    assert [split_of(terms) for terms in [(0, 0, 2), (0, 0, 9), (3, 4, 2, 5)]] == ["test", "train", "train"]
+    for split, terms in [("test", (0, 0, 2)), ("train", (0, 0, 9)), ("train", (3, 4, 2, 5))]:
+        assert terms in every_problem(len(terms), split)
 
 
 def test_every_problem_is_on_one_side():
@@ -42,7 +42,7 @@ def test_every_problem_is_on_one_side():
 def test_drawn_problems_are_different_of_their_split_and_evenly_long(split):
     drawn = draw_problems(split, 200, lengths=range(3, 5), seed=3)
     assert len(set(drawn)) == len(drawn) == 200
-    assert {split_of(terms) for terms in drawn} == {split}
+    assert {*drawn} <= {*every_problem(3, split), *every_problem(4, split)}
     assert [len(terms) for terms in drawn].count(3) == 100
     again, other = (draw_problems(split, 200, lengths=range(3, 5), seed=seed) for seed in (3, 4))
     assert drawn == again != other

@@ -111,16 +111,14 @@ def warm_start(
         for n in range(settings.min_terms, settings.max_terms + 1)
     ]
 
-    def example(slips: bool) -> tuple[str, str]:
-        terms = rng.choice(rng.choice(problems))
-        share = settings.short_slip_share if len(terms) <= 3 else settings.slip_share
-        how = {"slip_share": share if slips else 0.0, "rewrite_share": settings.rewrite_share}
-        return prompt(terms), response(terms, **how, rng=rng)
-
     def batches() -> Iterator[list[Part]]:
         for step in range(settings.steps):
-            slips = step >= settings.steps - settings.slip_steps
-            texts = [example(slips) for _ in range(settings.batch_size)]
+            has_slips, texts = step >= settings.steps - settings.slip_steps, []
+            for _ in range(settings.batch_size):
+                terms = rng.choice(rng.choice(problems))
+                share = settings.short_slip_share if len(terms) <= 3 else settings.slip_share
+                how = {"slip_share": share * has_slips, "rewrite_share": settings.rewrite_share}
+                texts.append((prompt(terms), response(terms, **how, rng=rng)))
             yield [
                 encode(tokenizer, texts[part :: settings.workers], settings.max_response_tokens)
                 for part in range(settings.workers)
@@ -149,20 +147,13 @@ def accuracy(
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
     rows *= samples
-    how = {"temperature": temperature, "max_response_tokens": max_response_tokens, "seed": seed}
-    responses = sample_responses(model_folder, [row["prompt"] for row in rows], **how)
-    truths = [row["reward_model"]["ground_truth"] for row in rows]
-    return sum(correctness(*both) > 0 for both in zip(responses, truths, strict=True)) / len(rows)
-
-
-def sample_responses(model_folder: Path | str, chats: list[list[dict[str, str]]], **how: Any) -> list[str]:
-    """Generate one response per chat as `sample` does, with special tokens stripped as verl strips them."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
-    answers: list[str] = tokenizer.batch_decode(
-        sample(model, tokenizer, chats, **how), skip_special_tokens=True
-    )
-    return answers
+    how: dict[str, Any] = {"temperature": temperature, "max_response_tokens": max_response_tokens}
+    tokens = sample(model, tokenizer, [row["prompt"] for row in rows], **how, seed=seed)
+    responses = tokenizer.batch_decode(tokens, skip_special_tokens=True)  # as verl strips them
+    truths = [row["reward_model"]["ground_truth"] for row in rows]
+    return sum(correctness(*both) > 0 for both in zip(responses, truths, strict=True)) / len(rows)
 
 
 _COLDEST, _HOTTEST = 0.4, 2.5

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from omegaconf import DictConfig
 from rich.progress import Progress
 
 import grpo_verl_ext
@@ -75,6 +76,12 @@ def prepare_chain_sum(
         }
 
     return place.make(asdict(of), fill, force=force)
+
+
+def prepare_missing(task: DictConfig | None) -> None:
+    """Make the folder that a configuration's ``task`` names, unless it is there or of no embedded task."""
+    if task is not None and task.name in prepared.TASKS and not Path(task.folder).exists():
+        run_prepare(str(task.name), int(task.seed), force=False)
 
 
 def run_prepare(task: str, seed: int, *, force: bool) -> None:

@@ -14,16 +14,16 @@ from typing import Any
 
 from grpo_verl_ext.tasks.folders import verl_row
 
-Terms = tuple[int, ...]
+_Terms = tuple[int, ...]
 
 
-def prompt(terms: Terms) -> str:
+def prompt(terms: _Terms) -> str:
     """Return the text of a problem: ``(3, 4, 2)`` → ``3+4+2=?``."""
     return "+".join(map(str, terms)) + "=?"
 
 
 def response(
-    terms: Terms, *, slip_share: float = 0.0, rewrite_share: float = 0.0, rng: random.Random | None = None
+    terms: _Terms, *, slip_share: float = 0.0, rewrite_share: float = 0.0, rng: random.Random | None = None
 ) -> str:
     """Return a response, one addition a step; each is wrong (a slip) with probability ``slip_share``.
 
@@ -44,33 +44,32 @@ def response(
     return f"<reasoning>{written}</reasoning><answer>{total}</answer>"
 
 
-def split_of(terms: Terms) -> str:
-    """Return the split of a problem, decided by a hash of its text and so the same for every seed and run."""
-    first_byte = hashlib.sha256(prompt(terms).encode()).digest()[0]
-    return "test" if first_byte < 64 else "train"  # a quarter
-
-
-def every_problem(number_of_terms: int, split: str, *, by_set: bool = False) -> list[Terms]:
+def every_problem(number_of_terms: int, split: str, *, by_set: bool = False) -> list[_Terms]:
     """Return all problems of a length in one split, in lexicographic order.
 
-    With ``by_set`` the split is that of the sorted terms, so that all orders of them are on one side.
+    The split is decided by a hash of the text, and so the same for every seed and run. With ``by_set`` it is
+    that of the sorted terms, so that all orders of them are on one side.
     """
-    side = cache(split_of)
+
+    @cache
+    def is_test(terms: _Terms) -> bool:
+        return hashlib.sha256(prompt(terms).encode()).digest()[0] < 64  # a quarter
+
     return [
         terms
         for terms in product(range(10), repeat=number_of_terms)
-        if side(tuple(sorted(terms)) if by_set else terms) == split
+        if is_test(tuple(sorted(terms)) if by_set else terms) == (split == "test")
     ]
 
 
-def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: bool = False) -> list[Terms]:
+def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: bool = False) -> list[_Terms]:
     """Draw ``count`` different problems of one split in a seeded order, each length equally often (±1).
 
     A length with fewer problems gives all of them, and the longer ones share the rest; all lengths together
     with fewer raise ValueError.
     """
     rng = random.Random(f"problems/{split}/{seed}")
-    drawn: list[Terms] = []
+    drawn: list[_Terms] = []
     for position, number_of_terms in enumerate(lengths):
         left, longer = count - len(drawn), len(lengths) - position
         there = every_problem(number_of_terms, split, by_set=by_set)
@@ -84,7 +83,7 @@ def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: 
     return drawn
 
 
-def rows(problems: Sequence[Terms], split: str, task: str = "chain_sum") -> list[dict[str, Any]]:
+def rows(problems: Sequence[_Terms], split: str, task: str = "chain_sum") -> list[dict[str, Any]]:
     """Return the problems as verl reads them; grading the steps needs ``extra_info.terms``."""
     made = []
     for index, terms in enumerate(problems):
