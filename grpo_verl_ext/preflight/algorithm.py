@@ -138,23 +138,19 @@ def _check_options(config: DictConfig) -> None:
 
 
 def _check_settings(config: DictConfig) -> None:
-    """Refuse options and clips of the configured loss outside of their ranges, and half of a pair."""
+    """Refuse options and clips of the loss outside of their ranges, and estimator or loss of a pair alone."""
     loss = catalogue.loss_of(config)
     if loss is not None and catalogue.knows(config):
         check_loss(loss, config.actor_rollout_ref.actor)
-    check_pair(str(setting(config, ESTIMATOR)), str(setting(config, LOSS)))
-
-
-def check_pair(adv_estimator: str, loss_mode: str) -> None:
-    """Refuse a paired estimator without its loss, which alone can read its advantages, and the reverse."""
+    given = tuple(str(setting(config, key)) for key in (ESTIMATOR, LOSS))
     pairs = [(each.estimator.name, each.loss.name) for each in ALGORITHMS.values() if each.paired]
-    for estimator, loss in pairs if (adv_estimator, loss_mode) not in pairs else ():
-        if adv_estimator == estimator or loss_mode == loss:
-            why = f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss {loss} "
+    for estimator, name in pairs if given not in pairs else ():
+        if estimator == given[0] or name == given[1]:
+            why = f"policy_loss.loss_mode is {given[1]}, and the estimator {estimator} and the loss {name} "
             why += "belong together"
-            fix = Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={loss}")
-            valid = f"{estimator} with the loss {loss}, or neither"
-            raise SettingError(ESTIMATOR, adv_estimator, why=why, valid=valid, fix=fix)
+            fix = Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={name}")
+            valid = f"{estimator} with the loss {name}, or neither"
+            raise SettingError(ESTIMATOR, given[0], why=why, valid=valid, fix=fix)
 
 
 def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
