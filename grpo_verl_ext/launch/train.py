@@ -32,13 +32,10 @@ class NoPluginError(RuntimeError):
 
 
 def _inspector() -> Callable[[], str | None]:
-    """Return a function that says why verl loads no plugin in the process that calls it; None: it does.
-
-    It is made here so that Ray sends its code: a worker that lacks this package could not import it.
-    """
+    """Return a function that says why verl loads no plugin in the process that calls it; None: it does."""
     wanted = importlib.metadata.version("grpo-verl-ext")
 
-    def reason() -> str | None:
+    def reason() -> str | None:  # here, so that Ray sends its code to a worker that lacks this package
         import os
         import sys
         from importlib.metadata import version
@@ -80,11 +77,7 @@ def check_configuration(config: DictConfig) -> None:
 
 
 def _check_workers() -> None:
-    """Refuse where a node of the connected Ray would train without the plugin, or with another version.
-
-    A task on each node imports verl in the training's own runtime environment. Nodes that join later are not
-    asked.
-    """
+    """Refuse where a node that Ray has now would train without the plugin, or with another version."""
     asked = {}
     for node in filter(lambda node: node["Alive"], ray.nodes()):
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

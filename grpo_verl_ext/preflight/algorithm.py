@@ -96,17 +96,13 @@ def _check_preset(config: DictConfig) -> None:
 
 
 def _advise_features(_config: DictConfig) -> Iterator[Problem]:
-    """Warn of features of other packages that could not be loaded."""
     for name, why in features.FAILED.items():
         seen = f"the feature {name} of another package could not be loaded: {why}"
         yield Problem("", None, _MENDED, seen=seen)
 
 
 def _advise_preset(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a reward manager or a filter of prompts that is not the named preset's.
-
-    `proof.judge` speaks of what a gradient shows.
-    """
+    """Warn of a reward manager or a filter of prompts that is not the preset's, which no gradient shows."""
     name = str(written(config.algorithm).get("preset"))
     found = {
         key: (as_typed(own), f"{key}={as_typed(now)}")
@@ -133,7 +129,6 @@ def _check_sections_of_modes(config: DictConfig) -> None:
 
 
 def _check_options(config: DictConfig) -> None:
-    """Refuse unknown keys and wrong types in ``algorithm.grpo_ext``."""
     Options.from_config(config.algorithm)
 
 
@@ -221,10 +216,7 @@ def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
 
 
 def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a mini-batch that verl's v1 trainers fill up.
-
-    verl itself checks the sizes without dynamic batching, and under ``separate_async``.
-    """
+    """Warn of a mini-batch that verl's v1 trainers fill up where verl itself does not check the sizes."""
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
     mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)
     if not (all(map(is_count, (mini_batch, prompts, parts))) and runs_v1(config) and catalogue.knows(config)):
