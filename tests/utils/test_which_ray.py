@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -98,7 +99,11 @@ def left_behind() -> Iterator[tuple[str, str]]:
     """
     with ray_cluster(Node("head", cpus=2)) as cluster:
         (cluster.folder / "ray").symlink_to(cluster.folder)
-        yield str(cluster.folder), cluster.address
+        note, end = cluster.folder / "ray_current_cluster", time.monotonic() + 120
+        while not note.exists():
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        yield str(cluster.folder), note.read_text().strip()
 
 
 ASKED = """
