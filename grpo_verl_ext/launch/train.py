@@ -10,6 +10,7 @@ import importlib.metadata
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -31,13 +32,10 @@ class NoPluginError(RuntimeError):
 
 
 def _inspector() -> Callable[[], str | None]:
-    """Return a function that says why verl loads no plugin in the process that calls it; None: it does.
-
-    It is made here so that Ray sends its code: a worker that lacks this package could not import it.
-    """
+    """Return a function that says why verl loads no plugin in the process that calls it; None: it does."""
     wanted = importlib.metadata.version("grpo-verl-ext")
 
-    def reason() -> str | None:
+    def reason() -> str | None:  # here, so that Ray sends its code to a worker that lacks this package
         import os
         import sys
         from importlib.metadata import version
@@ -79,11 +77,7 @@ def check_configuration(config: DictConfig) -> None:
 
 
 def _check_workers() -> None:
-    """Refuse where a node of the connected Ray would train without the plugin, or with another version.
-
-    A task on each node imports verl in the training's own runtime environment. Nodes that join later are not
-    asked.
-    """
+    """Refuse where a node that Ray has now would train without the plugin, or with another version."""
     asked = {}
     for node in filter(lambda node: node["Alive"], ray.nodes()):
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -98,21 +92,18 @@ def _check_workers() -> None:
             raise NoPluginError(f"a worker on the node {address} has no plugin for this training: {reason}")
 
 
-class _AsksFirst:
-    """Passes on the class of verl's task runner, whose first actor verl starts right after Ray."""
+def _asking_first(task_runner_class: Any) -> Any:
+    """Return verl's class, whose actor it starts right after Ray, so that workers are asked before."""
 
-    def __init__(self, task_runner_class: Any) -> None:
-        self._class = task_runner_class
-
-    def options(self, **options: Any) -> _AsksFirst:
-        return _AsksFirst(self._class.options(**options))
-
-    def remote(self) -> Any:
+    def remote() -> Any:
         try:
             _check_workers()
         except NoPluginError as error:
             sys.exit(f"grpo_verl_ext: {error}")
-        return self._class.remote()
+        return task_runner_class.remote()
+
+    with_options: Callable[..., Any] = task_runner_class.options
+    return SimpleNamespace(remote=remote, options=lambda **given: _asking_first(with_options(**given)))
 
 
 def run_training(
@@ -126,7 +117,7 @@ def run_training(
     verls_run_ppo = main_ppo.run_ppo
 
     def run_ppo(config: DictConfig, task_runner_class: Any) -> None:
-        verls_run_ppo(config, task_runner_class=_AsksFirst(task_runner_class))
+        verls_run_ppo(config, task_runner_class=_asking_first(task_runner_class))
 
     main_ppo.run_ppo = run_ppo
     # Where `python3 -m verl.trainer.main_ppo` has them; Ray and Hydra read them.

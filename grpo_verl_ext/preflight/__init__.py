@@ -18,7 +18,6 @@ from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
 
 _SILENCE = f"{SECTION}.silence"
-"""Key that lists the checks to skip."""
 
 _RECORDS = (algorithm.ALGORITHM, environment.ENVIRONMENT, *all_features())
 
@@ -27,7 +26,6 @@ CHECKS: Mapping[str, Refuse] = {name: check for each in _RECORDS for name, check
 
 ADVICE: Mapping[str, Advise] = {name: advise for each in _RECORDS for name, advise in each.advice.items()}
 """Warnings by name."""
-
 
 _PROBE = "probe"
 _JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", _PROBE)
@@ -64,15 +62,15 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
-    wrong = [] if values.NAME in silenced else list(_caught(values.NAME, values.wrong(config, words)))
+    wrong = [] if values.NAME in silenced else list(_of_check(values.NAME, config, words))
     yield from wrong
     if any(each.severity is Severity.ERROR for each in wrong):
         return
     only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
-    left_out = {*silenced} - {_PROBE} | {*(_OF_UPDATES if only_validates else ())}
+    left_out = {*silenced, values.NAME} - {_PROBE} | {*(_OF_UPDATES if only_validates else ())}
     said, refused = set[str](), False
     for name in _names():
-        for found in _caught(name, _of_check(name, config, words)) if name not in left_out else ():
+        for found in _of_check(name, config, words) if name not in left_out else ():
             # Of a training that other checks refuse, the probe says nothing but its name.
             is_beside = refused and name == _PROBE and found.check != "gradient"
             if str(found.problem) not in said and found.check not in silenced and not is_beside:
@@ -82,22 +80,20 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
 
 
 def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
-    if name == "tested":
-        yield from rows.untested(config)
-    if name == _PROBE:
-        from grpo_verl_ext.proof.judge import judgements  # which fails on a verl with other functions
-
-        yield from judgements(config, words)
-    if name in CHECKS:
-        CHECKS[name](config)
-    for problem in ADVICE[name](config) if name in ADVICE else ():
-        yield Finding(name, Severity.WARNING, problem)
-
-
-def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
     """Yield the findings of one check, its error among them; an unexpected error becomes a warning."""
     try:
-        yield from found
+        if name == values.NAME:
+            yield from values.wrong(config, words)
+        if name == "tested":
+            yield from rows.untested(config)
+        if name == _PROBE:
+            from grpo_verl_ext.proof.judge import judgements  # which fails on a verl with other functions
+
+            yield from judgements(config, words)
+        if name in CHECKS:
+            CHECKS[name](config)
+        for problem in ADVICE[name](config) if name in ADVICE else ():
+            yield Finding(name, Severity.WARNING, problem)
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
@@ -115,7 +111,6 @@ def _caught(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _names() -> list[str]:
-    """Return the names of all checks, rows and judgements, in the order of the checks."""
     of_rows = (name for name, _ in rows.all_needs())
     return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *_JUDGEMENTS)))
 

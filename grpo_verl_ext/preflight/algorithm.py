@@ -96,17 +96,13 @@ def _check_preset(config: DictConfig) -> None:
 
 
 def _advise_features(_config: DictConfig) -> Iterator[Problem]:
-    """Warn of features of other packages that could not be loaded."""
     for name, why in features.FAILED.items():
         seen = f"the feature {name} of another package could not be loaded: {why}"
         yield Problem("", None, _MENDED, seen=seen)
 
 
 def _advise_preset(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a reward manager or a filter of prompts that is not the named preset's.
-
-    `proof.judge` speaks of what a gradient shows.
-    """
+    """Warn of a reward manager or a filter of prompts that is not the preset's, which no gradient shows."""
     name = str(written(config.algorithm).get("preset"))
     found = {
         key: (as_typed(own), f"{key}={as_typed(now)}")
@@ -133,28 +129,23 @@ def _check_sections_of_modes(config: DictConfig) -> None:
 
 
 def _check_options(config: DictConfig) -> None:
-    """Refuse unknown keys and wrong types in ``algorithm.grpo_ext``."""
     Options.from_config(config.algorithm)
 
 
 def _check_settings(config: DictConfig) -> None:
-    """Refuse options and clips of the configured loss outside of their ranges, and half of a pair."""
+    """Refuse options and clips of the loss outside of their ranges, and estimator or loss of a pair alone."""
     loss = catalogue.loss_of(config)
     if loss is not None and catalogue.knows(config):
         check_loss(loss, config.actor_rollout_ref.actor)
-    check_pair(str(setting(config, ESTIMATOR)), str(setting(config, LOSS)))
-
-
-def check_pair(adv_estimator: str, loss_mode: str) -> None:
-    """Refuse a paired estimator without its loss, which alone can read its advantages, and the reverse."""
+    given = tuple(str(setting(config, key)) for key in (ESTIMATOR, LOSS))
     pairs = [(each.estimator.name, each.loss.name) for each in ALGORITHMS.values() if each.paired]
-    for estimator, loss in pairs if (adv_estimator, loss_mode) not in pairs else ():
-        if adv_estimator == estimator or loss_mode == loss:
-            why = f"policy_loss.loss_mode is {loss_mode}, and the estimator {estimator} and the loss {loss} "
+    for estimator, name in pairs if given not in pairs else ():
+        if estimator == given[0] or name == given[1]:
+            why = f"policy_loss.loss_mode is {given[1]}, and the estimator {estimator} and the loss {name} "
             why += "belong together"
-            fix = Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={loss}")
-            valid = f"{estimator} with the loss {loss}, or neither"
-            raise SettingError(ESTIMATOR, adv_estimator, why=why, valid=valid, fix=fix)
+            fix = Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={name}")
+            valid = f"{estimator} with the loss {name}, or neither"
+            raise SettingError(ESTIMATOR, given[0], why=why, valid=valid, fix=fix)
 
 
 def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
@@ -225,10 +216,7 @@ def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
 
 
 def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a mini-batch that verl's v1 trainers fill up.
-
-    verl itself checks the sizes without dynamic batching, and under ``separate_async``.
-    """
+    """Warn of a mini-batch that verl's v1 trainers fill up where verl itself does not check the sizes."""
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
     mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)
     if not (all(map(is_count, (mini_batch, prompts, parts))) and runs_v1(config) and catalogue.knows(config)):

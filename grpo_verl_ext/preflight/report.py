@@ -37,7 +37,6 @@ from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
 _REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
-"""Exceptions that verl's own validation raises."""
 _LORA_RANKS = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
 _INSTANTIATED = re.compile(
     r"Error in call to target '[^']+':\s\w+\((['\"])(?P<said>.*)\1\)\sfull_key: (?P<key>\S+)", re.S
@@ -158,7 +157,9 @@ def report(config: DictConfig) -> int:
         defaults, replaced = verls_defaults(), differing(config)
         for key in PRESETS[preset].leaves:
             default, now = (as_typed(setting(each, key)) for each in (defaults, config))
+            section, _, name = key.rpartition(".")
             if default != now:
+                default = default if name in setting(defaults, section, {}) else "no key of verl's"
                 own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
                 console.print(f"  {key}: {default} → {now}{own}")
         # Words of the command that replace a value which makes the preset's algorithm.

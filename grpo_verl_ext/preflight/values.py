@@ -16,7 +16,6 @@ from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_type
 from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, FULLY_ASYNC, ROLLOUT, key_of, moved_key
 
 NAME = "types"
-"""The name of this check."""
 COUNTS = (
     *("data.train_batch_size", "trainer.total_epochs"),
     *(f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"),

@@ -117,7 +117,7 @@ def reported_names(function: Mapping[str, Any]) -> list[str] | None:
     given = function.get("reward_kwargs") or {}
     weights = given.get("weights", _DEFAULT_WEIGHTS)
     of_ours = (function.get("path"), function.get("name")) == (f"pkg://{__name__}", compute_score.__name__)
-    if not of_ours or not isinstance(weights, Mapping) or functions_in(weights):
+    if not of_ours or not isinstance(weights, Mapping) or weights.keys() - REWARDS.keys():
         return None
     steps = ["steps"] if given.get("step_rewards") else []
     return list(dict.fromkeys([*weights, *steps, "acc", "score", "gold"]))
@@ -141,12 +141,7 @@ def check_weights(weights: Mapping[str, float]) -> None:
                 f"{key}.{name}={weight!r} is not a finite number of at most {functions.LARGEST_SCORE:g}; "
                 f"type +{key}.{name}=1.0"
             )
-    reported = sorted(map(functions.reported_name, functions_in(weights)))
+    reported = sorted(map(functions.reported_name, weights.keys() - REWARDS.keys()))
     for name, following in pairwise(reported):
         if name == following:
             raise ValueError(f"{key} names two functions that would both be reported as {name}; rename one")
-
-
-def functions_in(weights: Mapping[str, float]) -> list[str]:
-    """Return the names of the functions of your own."""
-    return [name for name in weights if name not in REWARDS]

@@ -100,7 +100,6 @@ def keys_of(model: type[Section], prefix: str) -> Iterator[str]:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """Yield a type and all that it is made of."""
     yield hint
     for each in get_args(hint):
         yield from _parts(each)

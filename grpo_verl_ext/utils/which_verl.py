@@ -11,7 +11,6 @@ _FROM, _BELOW = "0.9.1", "0.10"
 TESTED = ("0.9.1",)
 """Versions with which the tests were run, the newest last."""
 INSTALL = f"pip install 'verl>={_FROM},<{_BELOW}'"
-"""The line that installs a supported verl."""
 _REINSTALL = f"pip install --force-reinstall --no-deps 'verl>={_FROM},<{_BELOW}'"
 
 

@@ -107,7 +107,8 @@ def _no_such_key(config: DictConfig, key: str, value: str) -> SettingError:
 def nearest_line(config: DictConfig, key: str, value: object) -> str:
     """Return the override that sets the key which was probably meant; empty where none is near.
 
-    That is a key of the same name in a section below, or one of a similar name in the same section.
+    That is a key of the same name in a section below, one of a similar name in the same section, or one of
+    the same name in a section of a similar name.
     """
     section, _, name = key.rpartition(".")
     content: Any = OmegaConf.to_container(config, resolve=False)
@@ -119,7 +120,8 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
         if each.rpartition(".")[0] == section and each != key
     ]
     names = get_close_matches(name, [each.rpartition(".")[2] for each in beside], n=1, cutoff=0.75)
-    near = [each for each in below if each != key] or [f"{section}.{each}" for each in names]
+    alike = get_close_matches(key, [each for each in keys if each.endswith(f".{name}")], n=1, cutoff=0.9)
+    near = [each for each in below if each != key] or [f"{section}.{each}" for each in names] or alike
     return f"{'' if near[0] in keys else '++'}{near[0]}={value}" if near else ""
 
 

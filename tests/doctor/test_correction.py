@@ -43,6 +43,7 @@ MISTAKES = [
     # 33 · 4 rows are not a multiple of 8 GPUs; 34 · 4 are.
     ("verl", f"{GRPO} {STATIC} {SIZES} data.train_batch_size=33", "data.train_batch_size=34", ""),
     ("missing", f"{GRPO} {ROLLOUT}.name=???", f"{GRPO} {ROLLOUT}.name=vllm", ""),
+    ("composition", f"{GRPO} actor_rollout_ref.actr.ppo_epochs=2", f"{ACTOR}.ppo_epochs=2", ""),
     ("composition", f"+algo=dapo +{BUFFER}", f"+algo=dapo {BUFFER}", ""),
     ("ratio", f"+algo=rloo {MODE}=separate_async {PARTS}=4 {MINI}=8", f"{MODE}=separate_async {PARTS}=1", ""),
     ("batch-scale", f"+algo=lite_ppo {MODE}=separate_async {PARTS}=4 {MINI}=8", f"{PARTS}=1", ""),
@@ -135,12 +136,3 @@ def test_without_a_command_there_is_nothing_to_correct() -> None:
 )
 def test_how_a_line_is_put_into_a_command(line: Line, typed: list[str], corrected: list[str]) -> None:
     assert put_in(line, typed) == corrected
-
-
-def test_a_line_is_the_text_that_is_typed_and_survives_a_pickle() -> None:
-    import pickle
-
-    line = Line("a=[1,2]", "b=${c}", more=", or d=1")
-    assert line == "'a=[1,2]' 'b=${c}', or d=1"
-    again = pickle.loads(pickle.dumps(line))
-    assert (again, again.words) == (line, ("a=[1,2]", "b=${c}"))

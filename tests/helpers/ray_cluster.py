@@ -50,6 +50,7 @@ class Cluster:
 
     dashboard: str
     address: str
+    folder: Path
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def ray_cluster(*nodes: Node) -> Iterator[Cluster]:
         *("--head", f"--port={port}", f"--dashboard-port={dashboard}", f"--temp-dir={folder}"),
         *(f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"),
     ]
-    cluster = Cluster(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}")
+    cluster = Cluster(f"http://127.0.0.1:{dashboard}", f"127.0.0.1:{port}", folder)
     started: list[subprocess.Popen[bytes]] = []
     try:
         for node in nodes:

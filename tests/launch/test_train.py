@@ -151,7 +151,7 @@ def test_the_actor_is_started_after_the_workers_were_asked(
     train.run_training("gvpo", [])
     assert main_ppo.run_ppo(None, TaskRunner()) is None
     assert asked == [1]
-    train._AsksFirst(TaskRunner()).options(runtime_env=1).remote()
+    train._asking_first(TaskRunner()).options(runtime_env=1).remote()
     assert asked == [1, 1]
 
 
@@ -161,7 +161,7 @@ def test_no_actor_is_started_where_a_worker_lacks_it(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(train, "_check_workers", refuse)
     with pytest.raises(SystemExit, match="grpo_verl_ext: a worker on the node x"):
-        train._AsksFirst(TaskRunner()).remote()
+        train._asking_first(TaskRunner()).remote()
 
 
 def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[list[str]]) -> None:

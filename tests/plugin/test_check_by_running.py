@@ -66,6 +66,7 @@ def test_a_script_with_an_array_and_a_loop(tmp_path: Path) -> None:
     met = "responses that must meet in an update: the 4 responses to a prompt, in one micro-batch: "
     assert any(met in line for line in said)
     assert "  trainer.v1.trainer_mode: sync → grpo_ext_sync" in said
+    assert f"  {ACTOR}.policy_loss.gvpo_beta: no key of verl's → 0.1" in said
     assert [line for line in said if line.startswith("delete")] == [
         "delete from the script: algorithm.adv_estimator=grpo (gvpo has gvpo)",
         f"delete from the script: {ACTOR}.use_kl_loss=True (gvpo has false)",

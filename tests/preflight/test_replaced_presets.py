@@ -13,7 +13,6 @@ from grpo_verl_ext.utils.errors import Problem, SettingError
 from grpo_verl_ext.verl_plugin.compose import composed, folder_of
 
 ACTOR = "actor_rollout_ref.actor"
-LOSS = f"{ACTOR}.policy_loss.loss_mode"
 WHOLE = (
     "actor_rollout_ref.rollout.name=vllm",
     "actor_rollout_ref.rollout.n=4",
@@ -28,13 +27,6 @@ def warned(*overrides: str) -> list[Problem]:
 def found(*words: str) -> dict[str, str]:
     findings = preflight.findings(composed([*words, *WHOLE]), words)
     return {each.check: str(each.problem) for each in findings if each.check not in ("files", "packages")}
-
-
-def test_estimator_and_loss_of_another_algorithm() -> None:
-    words = ["algorithm.adv_estimator=gpg", f"{LOSS}=gpg"]
-    message = found("+algo=grpo", *words)["gradient"]
-    assert message.startswith("+algo=grpo does not name what will be trained")
-    assert message.endswith(f"Type: the same command without {' '.join(words)}")
 
 
 def test_the_scale_of_a_preset_that_does_not_set_it() -> None:

@@ -17,15 +17,6 @@ from grpo_verl_ext.cli import app
 RESUME = "\nInterrupted. Run the same command again to resume.\n"
 
 
-def test_ctrl_c_is_status_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(grid, "read_grid", pressed)
-    ended = CliRunner().invoke(app, ["ablate", "plan", "grid.yaml"])
-    assert (ended.exit_code, ended.stdout, ended.stderr) == (130, "", RESUME)
-
-
 def test_ctrl_c_that_python_drops_in_a_destructor(monkeypatch: pytest.MonkeyPatch) -> None:
     class Freed:
         def __del__(self) -> None:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from grpo_verl_ext.utils.errors import Problem, SettingError, as_typed
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,9 @@ def test_a_value_is_shown_as_one_types_it(value: object, text: str) -> None:
 
 
 def test_it_crosses_processes_whole() -> None:
-    error = SettingError("a.b", 0, why="c", valid=("x", "y"), fix="a.b=x")
+    line = Line("a=[1,2]", "b=${c}", more=", or d=1")
+    error = SettingError("a.b", 0, why="c", valid=("x", "y"), fix=line)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.problem) == (SettingError, str(error), error.problem)
+    assert again.problem.fix == "'a=[1,2]' 'b=${c}', or d=1"
+    assert again.problem.fix.words == ("a=[1,2]", "b=${c}")

@@ -2,20 +2,17 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from ray_cluster import free_ports
+from ray_cluster import QUIET, Node, ray_cluster
 
 from grpo_verl_ext.driver import _settle_ray
-from grpo_verl_ext.runs.child_process import MARK, end_leftovers
+from grpo_verl_ext.runs.child_process import MARK
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.verl_plugin.cpu import forked_worker
 
@@ -94,39 +91,19 @@ def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> Non
     assert settled(address="local", runtime_env={"py_executable": None}) == own
 
 
-SMALL = {"RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0"}
-"""No token is asked for, and no idle process started for each CPU."""
-
-
 @pytest.fixture
 def left_behind() -> Iterator[tuple[str, str]]:
     """A Ray that `ray start` has left, where a ``ray.init`` with the same temporary folder looks for one.
 
     The folder is the test's, so that nobody else's ``ray.init`` finds it. Yields folder and address.
     """
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # Ray's sockets lie there: 107 bytes a path
-    port, agent, client = free_ports(3)
-    command = [
-        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
-        *(f"--port={port}", f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}"),
-        *("--include-dashboard=false", "--num-cpus=2", f"--object-store-memory={128 * 2**20}"),
-    ]
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {"RAY_TMPDIR": folder, MARK: folder, **SMALL}
-    with Path(folder, "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    note = Path(folder, "ray", "ray_current_cluster")
-    try:
-        end = time.monotonic() + 120
+    with ray_cluster(Node("head", cpus=2)) as cluster:
+        (cluster.folder / "ray").symlink_to(cluster.folder)
+        note, end = cluster.folder / "ray_current_cluster", time.monotonic() + 120
         while not note.exists():
-            assert process.poll() is None, Path(folder, "log").read_text()
             assert time.monotonic() < end
             time.sleep(0.2)
-        yield folder, note.read_text().strip()
-    finally:
-        end_leftovers(folder, patience=0)
-        process.wait()
-        shutil.rmtree(folder)
+        yield str(cluster.folder), note.read_text().strip()
 
 
 ASKED = """
@@ -174,7 +151,7 @@ print(json.dumps(found))
 def test_a_local_run_is_not_in_the_ray_that_was_left_unless_told_to(left_behind: tuple[str, str]) -> None:
     folder, left = left_behind
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment |= {"RAY_TMPDIR": folder, MARK: folder, **SMALL}
+    environment |= {"RAY_TMPDIR": folder, MARK: folder, **QUIET}
     asked = subprocess.run(
         [sys.executable, "-c", ASKED, left],
         capture_output=True,

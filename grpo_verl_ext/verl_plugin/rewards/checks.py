@@ -60,8 +60,9 @@ def _check_rewards(config: DictConfig) -> None:
     if reward.path == f"pkg://{weighted_sum.__name__}" and weights is not None:
         try:
             weighted_sum.check_weights(weights)
-            for name in weighted_sum.functions_in(weights):
-                functions.load_function(name)
+            for name in weights:
+                if name not in weighted_sum.REWARDS:
+                    functions.load_function(name)
         except ValueError as error:
             if not isinstance(error.__cause__, ImportError):
                 raise SettingError(f"{_ARGUMENTS}.weights", weights, seen=str(error)) from error

@@ -21,11 +21,13 @@ from verl.workers.utils.losses import ppo_loss
 from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import compute, mode_of
-from grpo_verl_ext.preflight.algorithm import check_pair
+from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout, cut
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, Case
 from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.registries import LOSS_FUNCTIONS
 
@@ -479,8 +481,8 @@ def test_a_missing_count_is_refused(missing):
 
 
 @pytest.mark.parametrize("name", ["dapo_per_prompt", "gvpo"])
-@pytest.mark.parametrize("swap", [False, True])
-def test_one_half_of_a_pair_is_refused(name, swap):
-    pair = ("dapo", name) if swap else (name, "dapo")
+@pytest.mark.parametrize("other", [ESTIMATOR, LOSS])
+def test_one_half_of_a_pair_is_refused(name, other):
+    words = [f"+algo={name.removesuffix('_per_prompt')}", f"{ESTIMATOR}={name}", f"{LOSS}={name}"]
     with pytest.raises(ValueError, match=rf"belong together.*Type: .*loss_mode={name}"):
-        check_pair(*pair)
+        CHECKS["settings"](composed([*words, f"{other}=dapo"]))
