@@ -1,7 +1,6 @@
 """Test the statistics and the rule of a verdict: next to libraries, at its boundaries, on simulated grids."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,15 +12,6 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from grpo_verl_ext.ablation.measures import difference_sd, holm, p_of_equality, starts_needed
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, outcome_of
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_collections() -> Iterator[None]:
-    """`multipletests` calls the garbage collector each time, which takes a tenth of a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gc.collect", lambda: 0)
-        yield
-
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25)
 

@@ -1,4 +1,4 @@
-"""Python processes for tests, forked from a server that has imported torch, Ray, transformers etc.
+"""Python processes for tests, forked from a server that has imported what verl imports.
 
 A new interpreter takes seconds for these imports, and hundreds of tests need one. The server does not import
 verl or this package: each process loads them itself, as in a training.
@@ -22,18 +22,10 @@ from typing import Any
 SECONDS = 180
 """How long a piece of Python may take."""
 PRELOADED = [
-    *(
-        "pytest",
-        "torch",
-        "torch._dynamo",
-        "tensordict",
-        "transformers",
-        "ray",
-        "hydra",
-        "omegaconf",
-        "pandas",
-    ),
-    *("numpy", "scipy", "pydantic", "wrapt", "typer", "rich"),
+    *("pytest", "torch", "torch._dynamo", "torch._inductor.lowering", "torch.distributed.fsdp"),
+    *("tensordict", "transformers", "transformers.modeling_utils", "trl", "datasets", "accelerate", "ray"),
+    *("fastapi", "zmq", "networkx", "hydra", "omegaconf", "pandas", "numpy", "scipy", "pydantic", "wrapt"),
+    *("typer", "rich"),
 ]
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
