@@ -1,4 +1,4 @@
-"""GVPO: implicit rewards regressed on rewards, both measured from the mean of their prompt.
+"""GVPO: implicit rewards regressed on rewards; `catalogue.compute.group_loss` makes the loss of a training.
 
 Zhang et al., arXiv 2504.19599. Response i of a prompt with k responses has reward R_i, and two log-ratios,
 *sums* over its tokens with no normalisation by length:

@@ -48,7 +48,7 @@ def like(rows: Any, values: Tensor) -> Tensor:
 
 
 def put(batch: Any, fields: dict[str, Tensor]) -> Any:
-    """Write fields back, one entry for each row."""
+    """Write fields of a feature's trainer into the batch, one entry for each row."""
     return tq.kv_batch_put(
         keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
     )
