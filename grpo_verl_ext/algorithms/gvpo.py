@@ -1,4 +1,4 @@
-"""GVPO: implicit rewards regressed on rewards; `catalogue.compute.group_loss` makes the loss of a training.
+"""GVPO: implicit rewards regressed on rewards, both measured from the mean of their prompt.
 
 Zhang et al., arXiv 2504.19599. Response i of a prompt with k responses has reward R_i, and two log-ratios,
 *sums* over its tokens with no normalisation by length:
@@ -23,7 +23,8 @@ rejected.
 **Exact at any split.** Δ̄ is all that couples the responses of a prompt. Because Σ_i d_i = 0, the gradient
 through Δ̄ cancels, so Δ̄ may be a constant, computed from the sums of the whole group (`drift_sums`) over
 micro-batches or ranks. Each response then has a loss of its own, `squared_error`, and value and gradient of
-their sum are those of the formula above, in whichever micro-batch or rank the responses are.
+their sum are those of the formula above, in whichever micro-batch or rank the responses are;
+`catalogue.compute.group_loss` sums them.
 
 **Weights of responses.** Everything holds for f_i Δ_i and f_i ℓ_i in the place of Δ_i and ℓ_i with constants
 f_i > 0; `distillation` uses f_i = |y_i|^(−α), `length_weight`. GVPO has f = 1.
