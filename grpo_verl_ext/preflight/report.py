@@ -27,7 +27,7 @@ from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, setting, written
+from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.compose import nearest_line
@@ -51,8 +51,11 @@ def findings_with_verls(config: DictConfig, words: Sequence[str]) -> Iterator[Fi
     """
     found = list(preflight.findings(config, words))
     yield from found
-    refused = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR}
-    if any(each.severity is Severity.ERROR for each in values.wrong(config)):
+    errors = [each for each in found if each.severity is Severity.ERROR]
+    refused = {each.problem.key.rpartition(".")[2] for each in errors}
+    is_silenced = values.NAME in str(setting(config, f"{SECTION}.silence", ""))
+    wrong = (each for each in values.wrong(config) if each.severity is Severity.ERROR)
+    if any(wrong) if is_silenced else any(each.check == values.NAME for each in errors):
         return
     yield from unread(config, words)
     if all(type(setting(config, key)) is int for key in (*values.COUNTS, f"{ROLLOUT}.n")):
