@@ -82,15 +82,11 @@ def test_the_examples_compose(file: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["step=3"], r"step=3 is not known; valid are axes, seeds, baseline, primary"),
         (["steps=0"], r"steps is 0; .*greater than or equal to 1"),
         (["seeds=[]"], r"seeds is \[\]; .* at least 1 item"),
         (["seeds=[1,1]"], r"seeds is \[1, 1\] and .*valid are different seeds"),
         (["seed_overrides=[]"], r"so that only 1 of .* Type: .*'seed_overrides=\[data\.seed=\{seed\}\]'"),
         (["seeds=[-1]"], r"seeds\[0\] is -1; .*greater than or equal to 0"),
-        (["seeds=[one]"], r"seeds\[0\] is 'one'; valid is .* integer"),
-        (["seeds=1,2"], r"seeds is '1,2'; valid is a valid list\. Type: seeds=\[1,2\]"),
-        (["axes.algo.a=x=1"], r"axes\.algo\.a is 'x=1'; valid is a valid list\. Type: axes\.algo\.a=\[x=1\]"),
         (["axes=[a]"], r"axes: Cannot merge .*Type: axes=<value>"),
         (["axes.algo.a/b=[]"], r"the labels a/b, low, which name the folder 'a/b-low'; valid is .*Rename"),
         (["axes.algo.a,b=[]"], r"name the folder 'a,b-low'"),
