@@ -113,10 +113,7 @@ def test_the_measures_are_those_of_the_statistics_without_the_best() -> None:
         ("margin=.inf", r"margin is inf; .*less than inf"),
         ("alpha=0", r"alpha is 0; .*greater than 0"),
         ("alpha=0.51", r"alpha is 0\.51; .*less than or equal to 0\.5"),
-        (
-            "starts={first: 5, most: 4}",
-            r"starts is \{first: 5, most: 4\}, and seeds has 6; valid is 3 ≤ first ≤ most ≤ number",
-        ),
+        ("starts={first: 5, most: 4}", r"starts is \{first: 5, most: 4\}, .*; valid is 3 ≤ first ≤ most ≤ "),
         ("starts={first: 3, most: 7}", r"most: 7\}, and seeds has 6; .*Type: 'starts=\{first: 4, most: 8\}'"),
         ("starts={first: 2, most: 4}", r"starts is \{first: 2"),
         ("primary=${control}", r"grid\.yaml: primary\.variant=.* is not known; valid are primary\.metric"),

@@ -345,17 +345,6 @@ def test_the_presets_are_the_pages() -> None:
     assert sorted(preset.stem for preset in presets) == ALGORITHMS
 
 
-# The promise
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_the_promise_is_that_of_the_package(page: str) -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(r'^description = "(.*)"$', project, re.M)
-    assert found is not None
-    assert found[1] in " ".join((ROOT / page).read_text(encoding="utf-8").split())
-
-
 def test_the_start_page_leads_to_every_page() -> None:
     start = ROOT / "docs/index.md"
     linked = {(start.parent / target).resolve() for target, _ in links(start)}
