@@ -56,8 +56,8 @@ def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
 
 
 def test_a_seed_decides_the_same_for_every_variant(written) -> None:
-    configs = compose_runs(runs_of(read_grid(written())))
-    assert len(configs) == 8
+    configs = compose_runs(runs_of(read_grid(written()))[::3])
+    assert [*configs] == ["grpo-low/seed-3", "gvpo-high/seed-3", "gvpo-low/seed-4"]
     for name, config in configs.items():
         seed = int(name[-1])
         assert (config.data.seed, config.actor_rollout_ref.rollout.seed) == (seed, seed), name

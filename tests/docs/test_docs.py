@@ -21,6 +21,7 @@ import pytest
 import torch
 import typer
 from markdown_pages import PAGES, ROOT, Block, anchors, blocks, commands, inline_code, links, name_of
+from omegaconf import DictConfig
 from processes import Python
 from verl.trainer.ppo import core_algos
 
@@ -176,14 +177,15 @@ def examine_ours(arguments: list[str]) -> None:
         examine_training(context.params["overrides"] or [], **options)
 
 
-def examine_training(overrides: list[str], **options: str) -> None:
-    """verl would take it, and this package would not refuse it for its settings."""
+def examine_training(overrides: list[str], **options: str) -> DictConfig:
+    """Its configuration: verl would take it, and this package would not refuse it for its settings."""
     config = composed([*overrides, "++actor_rollout_ref.rollout.name=vllm"], **options)
     if not any(word.startswith("actor_rollout_ref.rollout.n=") for word in overrides):
         config.actor_rollout_ref.rollout.n = 8
     for name, refuse in preflight.CHECKS.items():
         if name not in OF_THE_MACHINE:
             refuse(config)
+    return config
 
 
 def examine_python(arguments: list[str]) -> None:
@@ -207,12 +209,13 @@ def examine_bash(arguments: list[str]) -> None:
         assert set(rest[0].split(",")) <= extras(), rest[0]
 
 
-def examine_example(name: str, arguments: list[str]) -> None:
+def examine_example(name: str, arguments: list[str]) -> DictConfig:
     module = quickstart_arguments()
     example = module["EXAMPLES"][name]
     options, overrides = module["parse_arguments"](example, arguments)
     place = f"hydra.searchpath=[file://{ROOT}/examples/tasks]"
-    examine_training([f"+algo={options.algo}", "+platform=cpu", place, f"+task={example.task}", *overrides])
+    task = ["+platform=cpu", place, f"+task={example.task}"]
+    return examine_training([f"+algo={options.algo}", *task, *overrides])
 
 
 @functools.cache
@@ -262,11 +265,6 @@ def test_the_first_sentence_of_a_page_leads_to_the_values_of_its_preset(name: st
     page = (ROOT / f"docs/algorithms/{name}.md").read_text(encoding="utf-8")
     first = " ".join(page.split("\n\n")[1].split())
     assert f"`+algo={name}` ([values](../../grpo_verl_ext/config/algo/{name}.yaml))" in first
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_command_of_the_page_of_papers_takes_every_preset(name: str) -> None:
-    examine_example("quickstart", ["--algo", name])
 
 
 def test_the_pages_have_every_name_and_option() -> None:
@@ -326,12 +324,15 @@ OF_VERL = {"gae", "vanilla"}
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str) -> None:
-    """Record, preset and page under its name; estimator and loss in the tests that the page links to."""
+    """Record, preset and page under its name; estimator and loss in the tests that the page links to.
+
+    The quick start takes it, as the page of papers says.
+    """
     places = re.findall(r"^\| `([\w/.]+/)NAME(\.\w+)`", NEW_ALGORITHM.read_text(encoding="utf-8"), re.M)
     (records, _), *beside = places
     assert any(f'"{name}"' in file.read_text(encoding="utf-8") for file in (ROOT / records).glob("*.py"))
     assert all((ROOT / f"{folder}{name}{end}").is_file() for folder, end in beside)
-    config = composed([f"+algo={name}"])
+    config = examine_example("quickstart", ["--algo", name])
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
     linked = {(NEW_ALGORITHM.parent / target).resolve() for target, _ in links(NEW_ALGORITHM)}
     record = catalogue.ALGORITHMS[name]
