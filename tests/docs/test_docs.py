@@ -21,7 +21,6 @@ import pytest
 import torch
 import typer
 from markdown_pages import PAGES, ROOT, Block, anchors, blocks, commands, inline_code, links, name_of
-from omegaconf import DictConfig
 from processes import Python
 from verl.trainer.ppo import core_algos
 
@@ -177,15 +176,14 @@ def examine_ours(arguments: list[str]) -> None:
         examine_training(context.params["overrides"] or [], **options)
 
 
-def examine_training(overrides: list[str], **options: str) -> DictConfig:
-    """Its configuration: verl would take it, and this package would not refuse it for its settings."""
+def examine_training(overrides: list[str], **options: str) -> None:
+    """verl would take it, and this package would not refuse it for its settings."""
     config = composed([*overrides, "++actor_rollout_ref.rollout.name=vllm"], **options)
     if not any(word.startswith("actor_rollout_ref.rollout.n=") for word in overrides):
         config.actor_rollout_ref.rollout.n = 8
     for name, refuse in preflight.CHECKS.items():
         if name not in OF_THE_MACHINE:
             refuse(config)
-    return config
 
 
 def examine_python(arguments: list[str]) -> None:
@@ -209,13 +207,12 @@ def examine_bash(arguments: list[str]) -> None:
         assert set(rest[0].split(",")) <= extras(), rest[0]
 
 
-def examine_example(name: str, arguments: list[str]) -> DictConfig:
+def examine_example(name: str, arguments: list[str]) -> None:
     module = quickstart_arguments()
     example = module["EXAMPLES"][name]
     options, overrides = module["parse_arguments"](example, arguments)
     place = f"hydra.searchpath=[file://{ROOT}/examples/tasks]"
-    task = ["+platform=cpu", place, f"+task={example.task}"]
-    return examine_training([f"+algo={options.algo}", *task, *overrides])
+    examine_training([f"+algo={options.algo}", "+platform=cpu", place, f"+task={example.task}", *overrides])
 
 
 @functools.cache
@@ -324,15 +321,12 @@ OF_VERL = {"gae", "vanilla"}
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str) -> None:
-    """Record, preset and page under its name; estimator and loss in the tests that the page links to.
-
-    The quick start takes it, as the page of papers says.
-    """
+    """Record, preset and page under its name; estimator and loss in the tests that the page links to."""
     places = re.findall(r"^\| `([\w/.]+/)NAME(\.\w+)`", NEW_ALGORITHM.read_text(encoding="utf-8"), re.M)
     (records, _), *beside = places
     assert any(f'"{name}"' in file.read_text(encoding="utf-8") for file in (ROOT / records).glob("*.py"))
     assert all((ROOT / f"{folder}{name}{end}").is_file() for folder, end in beside)
-    config = examine_example("quickstart", ["--algo", name])
+    config = composed([f"+algo={name}"])
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
     linked = {(NEW_ALGORITHM.parent / target).resolve() for target, _ in links(NEW_ALGORITHM)}
     record = catalogue.ALGORITHMS[name]
