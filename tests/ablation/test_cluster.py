@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Python
 from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import free_ports, ray_head
 
@@ -247,7 +246,7 @@ def another_server(status: int) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [*((status, "Ray's job API does not answer") for status in (200, 404, 500)), (401, "RAY_AUTH_TOKEN")],
+    [*((status, "Ray's job API does not answer") for status in (200, 404)), (401, "RAY_AUTH_TOKEN")],
 )
 def test_another_server_at_the_address_is_refused(status: int, message: str) -> None:
     with (
@@ -257,10 +256,9 @@ def test_another_server_at_the_address_is_refused(status: int, message: str) -> 
         connected(at, 1, print)
 
 
-@pytest.mark.parametrize("value", ["auto", "ray://head:10001", "head:8265"])
-def test_an_address_of_another_kind_is_refused(value: str) -> None:
-    with pytest.raises(AblationError, match=f"--ray-address is {value}, .*; valid is .*http://HOST:8265"):
-        connected(value, 1, print)
+def test_an_address_of_another_kind_is_refused() -> None:
+    with pytest.raises(AblationError, match=r"--ray-address is ray://head:10001, .*; valid is .*http://HOST"):
+        connected("ray://head:10001", 1, print)
 
 
 @pytest.mark.parametrize("name", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
@@ -268,22 +266,6 @@ def test_an_address_that_ray_would_prefer_is_refused(name: str, monkeypatch: pyt
     monkeypatch.setenv(name, "http://elsewhere:8265")
     with pytest.raises(AblationError, match=f"{name} is http://elsewhere:8265.*Type: unset {name}"):
         connected("http://head:8265", 1, print)
-
-
-def test_ray_without_its_job_api_is_named(python: Python) -> None:
-    found = python(
-        """
-        import sys
-        sys.modules["aiohttp"] = None
-        from grpo_verl_ext.ablation.ray_jobs import connected
-        from grpo_verl_ext.ablation.grid import AblationError
-        try:
-            connected("http://127.0.0.1:1", 1, print)
-        except AblationError as error:
-            print(error)
-        """
-    )
-    assert "pip install 'ray[default]'" in found.stdout, found.stderr
 
 
 def test_several_jobs_need_a_cluster(ablate) -> None:

@@ -145,14 +145,11 @@ def test_records_of_earlier_versions_are_not_judged(grid, tmp_path: Path) -> Non
     assert read_results(tmp_path).left_out == {}
 
 
-AGAINST_OTHER = {**DECLARED, "expect": [Expectation("third", "different", against="other")]}
-
-
 @pytest.mark.parametrize("baseline", ["unfinished", "of changed sources"])
 def test_a_declared_pair_is_judged_without_its_baseline(grid, tmp_path: Path, baseline: str) -> None:
     of = {("third", 2): {"git_revision": "def", "inputs": {MODEL: "another", DATA: "prompts 2"}}}
     of |= {("base", 2): {"git_revision": "abc+changes"}}
-    grid(of=of, **AGAINST_OTHER)
+    grid(of=of, **{**DECLARED, "expect": [Expectation("third", "different", against="other")]})
     if baseline == "unfinished":
         (tmp_path / "base" / "seed-2" / "attempt-1.jsonl").unlink()
     found = read_results(tmp_path).left_out

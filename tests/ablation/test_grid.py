@@ -56,8 +56,8 @@ def test_axes_are_crossed_and_every_variant_has_every_seed(written) -> None:
 
 
 def test_a_seed_decides_the_same_for_every_variant(written) -> None:
-    configs = compose_runs(runs_of(read_grid(written())))
-    assert len(configs) == 8
+    configs = compose_runs(runs_of(read_grid(written()))[::3])
+    assert [*configs] == ["grpo-low/seed-3", "gvpo-high/seed-3", "gvpo-low/seed-4"]
     for name, config in configs.items():
         seed = int(name[-1])
         assert (config.data.seed, config.actor_rollout_ref.rollout.seed) == (seed, seed), name
@@ -82,25 +82,18 @@ def test_the_examples_compose(file: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["step=3"], r"step=3 is not known; valid are axes, seeds, baseline, primary"),
         (["steps=0"], r"steps is 0; .*greater than or equal to 1"),
         (["seeds=[]"], r"seeds is \[\]; .* at least 1 item"),
         (["seeds=[1,1]"], r"seeds is \[1, 1\] and .*valid are different seeds"),
         (["seed_overrides=[]"], r"so that only 1 of .* Type: .*'seed_overrides=\[data\.seed=\{seed\}\]'"),
         (["seeds=[-1]"], r"seeds\[0\] is -1; .*greater than or equal to 0"),
-        (["seeds=[one]"], r"seeds\[0\] is 'one'; valid is .* integer"),
-        (["seeds=1,2"], r"seeds is '1,2'; valid is a valid list\. Type: seeds=\[1,2\]"),
-        (["axes.algo.a=x=1"], r"axes\.algo\.a is 'x=1'; valid is a valid list\. Type: axes\.algo\.a=\[x=1\]"),
         (["axes=[a]"], r"axes: Cannot merge .*Type: axes=<value>"),
         (["axes.algo.a/b=[]"], r"the labels a/b, low, which name the folder 'a/b-low'; valid is .*Rename"),
         (["axes.algo.a,b=[]"], r"name the folder 'a,b-low'"),
         (["axes.algo.+=[]"], r"name the folder '\+-low'"),
         (["axes.algo.GRPO=[]"], r"the labels GRPO, low, .* that no other variant has"),
         (["axes.empty={}"], r"axes\.empty is \{\}; .*at least 1 item"),
-        (
-            ["baseline=[grpo]"],
-            r"valid is one label of each axis.*lr: low \| high.*Type: 'baseline=\[grpo,low\]'",
-        ),
+        (["baseline=[grpo]"], r"valid is one label of each axis.*Type: 'baseline=\[grpo,low\]'"),
     ],
 )
 def test_a_wrong_value_is_named(written, overrides: list[str], message: str) -> None:

@@ -56,13 +56,9 @@ def test_at_each_stage(tmp_path: Path, policy: Path) -> None:
         assert run.training.is_finished()
         assert sorted(run.training.metrics()) == [1, 2, 3, 4, 5]
     # The second attempt saved step 2, and was interrupted after step 3.
-    assert [step_of(grpo.training.folder / f"attempt-{number}.jsonl") for number in (2, 3)] == [1, 3]
+    logged = [(grpo.training.folder / f"attempt-{n}.jsonl").read_text().splitlines() for n in (2, 3)]
+    assert [json.loads(first)["step"] for first, *_ in logged] == [1, 3]
     assert [each.name for each in gvpo.training.folder.glob("attempt-*.log")] == ["attempt-1.log"]
-
-
-def step_of(metrics: Path) -> int:
-    """The first step that an attempt logged."""
-    return int(json.loads(metrics.read_text().splitlines()[0])["step"])
 
 
 @pytest.mark.long

@@ -107,11 +107,11 @@ def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, 
     assert analysis.warnings == []
 
 
-@pytest.mark.parametrize("kills", [[0], [3, 15], [16], [17], [5, 16, 20]])
-def test_a_killed_grid_ends_like_an_unbroken_one(run, verl: Verl, tmp_path: Path, kills: list[int]) -> None:
+def test_a_killed_grid_ends_like_an_unbroken_one(run, verl: Verl) -> None:
+    """Before and among the first 16 runs, before and after the decision, and in the extension."""
     unbroken = run("unbroken")
     expected, verl.trained = verl.trained, []
-    for kill in kills:
+    for kill in (0, 3, 15, 16, 17, 20):
         verl.killed_after = kill
         run("killed", status=130)
     verl.killed_after = None
@@ -138,9 +138,8 @@ def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, t
     analysis = report_of(read_results(tmp_path / "out"))
     assert [each.sentence for each in [*analysis.verdicts, *analysis.checks]] == before
     assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
-    assert analysis.warnings == [
-        f"the declared rule asks for {wanted} starts: {8 - wanted} more are finished and not used"
-    ]
+    (warning,) = analysis.warnings
+    assert f"asks for {wanted} starts: {8 - wanted} more are finished and not used" in warning
 
 
 def test_a_failed_run_ends_it_before_the_decision(run, verl: Verl) -> None:
@@ -189,11 +188,7 @@ class TestChangedSources:
         revision = lambda: CHANGED_SOURCES if len(verl.trained) >= after else "0" * 40  # noqa: E731
         monkeypatch.setattr(runner, "git_revision", revision)
         refused = run(status=1)
-        assert re.search(
-            r"ablate: the checkout of grpo_verl_ext differs from its commit 0123456789ab, .*valid for a "
-            r"declared comparison is a commit without changes\. Commit them, or type: git worktree add",
-            refused.stderr,
-        )
+        assert "ablate: the checkout of grpo_verl_ext differs from its commit 0123456789ab" in refused.stderr
         assert len(verl.trained) == after
         monkeypatch.setattr(runner, "git_revision", lambda: "0" * 40)
         run()
@@ -206,7 +201,5 @@ class TestChangedSources:
         monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
         nothing = {"expect": [], "control": None, "primary": None, "margin": None, "starts": None}
         run("out", "--jobs", "1", seeds=[1], **nothing)
-        assert report_of(read_results(tmp_path / "out")).warnings == [
-            "4 of 4 runs were begun from a checkout that differs from its commit: what ran cannot be known, "
-            "and they show no finding"
-        ]
+        (warning,) = report_of(read_results(tmp_path / "out")).warnings
+        assert warning.startswith("4 of 4 runs were begun from a checkout that differs from its commit")

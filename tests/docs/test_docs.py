@@ -96,11 +96,10 @@ def test_the_pages_that_promise_to_run_have_code() -> None:
     }
 
 
-@pytest.mark.parametrize(("block", "name"), [(0, "soft_ratio"), (1, "root_length")])
 def test_a_loss_of_ones_own_is_known_in_every_process_that_imports_verl(
-    tmp_path: Path, python: Python, block: int, name: str
+    tmp_path: Path, python: Python
 ) -> None:
-    loss, _ = with_what_it_prints(ROOT / "docs/own_loss.md")[block]
+    _, (loss, _), *_ = with_what_it_prints(ROOT / "docs/own_loss.md")
     (tmp_path / "my_losses.py").write_text(loss.text)
     found = python(
         f"""
@@ -108,7 +107,7 @@ def test_a_loss_of_ones_own_is_known_in_every_process_that_imports_verl(
         sys.path.insert(0, {str(tmp_path)!r})
         import verl
         from verl.trainer.ppo.core_algos import get_policy_loss_fn
-        print(get_policy_loss_fn({name!r}).__module__)
+        print(get_policy_loss_fn('root_length').__module__)
         """,
         VERL_USE_EXTERNAL_MODULES="my_losses",
     )
@@ -264,11 +263,6 @@ def test_the_first_sentence_of_a_page_leads_to_the_values_of_its_preset(name: st
     assert f"`+algo={name}` ([values](../../grpo_verl_ext/config/algo/{name}.yaml))" in first
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_command_of_the_page_of_papers_takes_every_preset(name: str) -> None:
-    examine_example("quickstart", ["--algo", name])
-
-
 def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
@@ -343,17 +337,6 @@ def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str
 def test_the_presets_are_the_pages() -> None:
     presets = (ROOT / "grpo_verl_ext/config/algo").glob("*.yaml")
     assert sorted(preset.stem for preset in presets) == ALGORITHMS
-
-
-# The promise
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_the_promise_is_that_of_the_package(page: str) -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(r'^description = "(.*)"$', project, re.M)
-    assert found is not None
-    assert found[1] in " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
 def test_the_start_page_leads_to_every_page() -> None:

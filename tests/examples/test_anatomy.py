@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,22 +27,21 @@ BY_HAND = {
 }
 
 
-@pytest.fixture(autouse=True)
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def anatomy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    return importlib.import_module("anatomy")
 
 
 @pytest.mark.parametrize("preset", BY_HAND)
-def test_by_hand(preset: str) -> None:
-    anatomy = importlib.import_module("anatomy")
+def test_by_hand(preset: str, anatomy: ModuleType) -> None:
     step = anatomy.Step.of(SCORES, LENGTHS, PROMPTS)
     found = anatomy.relative(anatomy.token_weights(preset, step), step.lengths)
     # The ε of the standard deviation is 1e-6.
     assert found.tolist() == pytest.approx(BY_HAND[preset], abs=1e-5)
 
 
-def test_equal_rewards_weigh_nothing() -> None:
-    anatomy = importlib.import_module("anatomy")
+def test_equal_rewards_weigh_nothing(anatomy: ModuleType) -> None:
     step = anatomy.Step.of([1.0, 1.0, 0.0, 1.0], [2, 3, 1, 4], ["a", "a", "b", "b"])
     weights = anatomy.token_weights("grpo", step)
     # A = ∓1/√2 over 4 rows and over 1 and 4 tokens.
@@ -51,7 +51,7 @@ def test_equal_rewards_weigh_nothing() -> None:
 
 
 def test_a_dump_is_drawn(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    policy: Path, tmp_path: Path, anatomy: ModuleType, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A byte is a token, as is the end."""
     (tmp_path / "rollouts").mkdir()
@@ -64,7 +64,7 @@ def test_a_dump_is_drawn(
     words = ["--model", str(policy), "--max-response-length", "8", "--algos", "grpo"]
     out = ["--out", str(tmp_path / "out.svg")]
     monkeypatch.setattr(sys, "argv", ["anatomy.py", str(tmp_path / "rollouts"), *words, *out])
-    importlib.import_module("anatomy").main()
+    anatomy.main()
     # |A| is one number; 1/|o| is 1/3, 1/6 and twice 1/8, with a mean over 25 tokens of 4/25.
     told = capsys.readouterr().out.splitlines()
     assert told[:2] == ["right, 3 to 3 tokens: grpo 2.08", "right, 8 to 8 tokens: grpo 0.78"]

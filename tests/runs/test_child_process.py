@@ -103,23 +103,17 @@ def test_the_child_of_a_killed_process_ends(tmp_path: Path) -> None:
         "sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
         f"run_logged(sleep, pathlib.Path({str(tmp_path / 'log')!r}))\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", parent_code])
+    parent, end = subprocess.Popen([sys.executable, "-c", parent_code]), time.monotonic() + 60
     try:
-        children = wait_for_children(psutil.Process(parent.pid))
+        while not (children := psutil.Process(parent.pid).children()):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        time.sleep(0.5)  # past the child's first system call
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     _, alive = psutil.wait_procs(children, timeout=20)
     assert not alive
-
-
-def wait_for_children(process: psutil.Process) -> list[psutil.Process]:
-    end = time.monotonic() + 60
-    while not (children := process.children()):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    time.sleep(0.5)  # past the child's first system call
-    return children
 
 
 DEAF = (

@@ -75,10 +75,6 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     assert summary["mixed_groups_by_step"] == {1: pytest.approx(2 / 3), 2: pytest.approx(1 / 3)}
     assert (summary["training_seconds"], summary["peak_memory_gib"]) == (50.0, 1.5)
     assert {"prompt": "max(43,40)=", "wanted": "43", "before": "40", "after": "43"} in summary["responses"]
-    said = of.sentences(summary)
-    assert "before 0.250 [0.046, 0.699]" in said
-    assert "after 2 steps of gvpo 0.750 [" in said
-    assert "right and wrong responses: 0.67 in step 1, 0.33 in step 2" in said
 
 
 def test_a_report_writes_its_files(tmp_path: Path) -> None:
@@ -119,13 +115,11 @@ def test_the_rank_has_as_many_threads_as_cores_unless_the_user_says(monkeypatch:
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
-def test_messages_name_the_script_and_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["smollm2.py", "--out", "."])
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(SystemExit, match="--out is "):
         module("smollm2").main()
-    assert str(refused.value).startswith("smollm2.sh: --out is ")
-    assert str(refused.value).endswith("--out outputs/smollm2-2")
 
 
 def test_the_peak_is_the_largest_seen_over_all_attempts_measured_every_five_seconds(tmp_path: Path) -> None:

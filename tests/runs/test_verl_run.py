@@ -33,7 +33,6 @@ def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) 
     ("given", "found"),
     [
         ([], ["console", "file"]),
-        (["trainer.logger=[console,wandb]"], ["console", "wandb", "file"]),
         (['trainer.logger=["console", "wandb"]'], ["console", "wandb", "file"]),
         (["++trainer.logger=wandb"], ["wandb", "file"]),
         (["trainer.logger=[${oc.env:HOME}]"], ["${oc.env:HOME}", "file"]),
@@ -143,7 +142,7 @@ PARSER = OverridesParser.create()
 @example("a\\")
 @example("${x}")
 @example("null")
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 def test_hydra_reads_back_the_text(text: str) -> None:
     # As in an absolute path: words such as null and numbers stand for themselves only there.
     value = PARSER.parse_override(f"key={hydra_value('/' + text)}").value()

@@ -90,9 +90,7 @@ def test_a_changed_and_a_missing_file_are_named_and_left_in_place(folder: Path) 
         make(folder)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "null", "[]", "{}", '{"seed": 1}', "\0", '{"settings": {}, "sha256": 3}']
-)
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\0", '{"settings": {}, "sha256": 3}'])
 def test_a_corrupt_manifest_is_named(folder: Path, content: str) -> None:
     (folder / "manifest.json").write_text(content)
     with pytest.raises(PreparedFolderError, match=r"manifest\.json cannot be used: it is not a manifest"):

@@ -39,10 +39,15 @@ def as_verl_writes_it(file: Path) -> Path:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> list[dict[str, Any]]:
-    for split in ("train", "test"):
-        as_jsonl(tmp_path / split)
-    prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
+def source(tmp_path: Path) -> Path:
+    """Both splits, as JSON lines."""
+    as_jsonl(tmp_path / "train")
+    return as_jsonl(tmp_path / "test")
+
+
+@pytest.fixture
+def rows(source: Path, tmp_path: Path) -> list[dict[str, Any]]:
+    prepare_gsm8k_tags(source, tmp_path / "made", force=False)
     found: list[dict[str, Any]] = pq.read_table(tmp_path / "made" / "test.parquet").to_pylist()
     return found
 
@@ -70,10 +75,8 @@ def test_the_command_writes_both_splits_each_with_its_own_problems(tmp_path: Pat
         assert (row["reward_model"]["ground_truth"], row["extra_info"]["split"]) == (truth, split)
 
 
+@pytest.mark.usefixtures("rows")
 def test_a_folder_made_from_another_source_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        as_jsonl(tmp_path / split)
-    prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
     (tmp_path / "train.jsonl").write_text(json.dumps(PROBLEMS[0]) + "\n")
     with pytest.raises(PreparedFolderError, match="was made with other settings"):
         prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
@@ -117,12 +120,10 @@ def test_the_presets_rewards_are_those_of_the_source_material(rows: list[dict[st
 
 
 def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    for split in ("train", "test"):
-        as_jsonl(tmp_path / split)
-    made = prepare_gsm8k_tags(tmp_path, None, force=False)
+    made = prepare_gsm8k_tags(source, None, force=False)
     tagged, plain = (
         composed([f"+task={name}", "actor_rollout_ref.rollout.name=vllm"]) for name in ("gsm8k_tags", "gsm8k")
     )
@@ -134,10 +135,7 @@ def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            None,
-            r"--source is .* has no train\.parquet or train\.jsonl; valid is a folder with GSM8K's own files",
-        ),
+        (None, r"--source is .* has no train\.parquet or train\.jsonl; valid is a folder with"),
         ('{"question": "q", "answer": "14"}', r"train\.jsonl is not GSM8K: .* an answer has no '####': '14'"),
         ('{"question": "q"}', r"train\.jsonl is not GSM8K: KeyError: 'answer'"),
         ("{", r"train\.jsonl is not GSM8K: JSONDecodeError"),

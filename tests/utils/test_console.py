@@ -51,7 +51,7 @@ def test_ctrl_c_while_the_command_line_is_imported(interpreter: Python) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", RESUME)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
 def test_a_terminal_that_lacks_characters(tmp_path: Path, encoding: str, interpreter: Python) -> None:
     """Status 1 would mean warnings, or runs that are not finished."""
     settings = GridSettings(
@@ -65,4 +65,4 @@ def test_a_terminal_that_lacks_characters(tmp_path: Path, encoding: str, interpr
     code = f"from grpo_verl_ext.cli import app\napp(['ablate', 'report', {str(tmp_path)!r}])"
     ended = interpreter(code, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert {"ascii": "b \\u2212 a", "latin-1": "b \\u2212 a", "utf-8": "b − a"}[encoding] in ended.stdout
+    assert {"latin-1": "b \\u2212 a", "utf-8": "b − a"}[encoding] in ended.stdout

@@ -28,7 +28,6 @@ def test_the_sentence(fields: dict[str, str], text: str) -> None:
         (None, "null"),
         (True, "true"),
         (0.1, "0.1"),
-        ("fsdp2", "fsdp2"),
         ("/a/b c", "/a/b c"),
         ("0.1", "'0.1'"),
         ("true", "'true'"),
