@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 18155,
+    "lines of the package": 18153,
     "modules": 132,
     "longest function": 45,
     "functions per 1,000 lines": 44,
     "public names per 1,000 lines": 37,
     "names in two or more modules": 8,
     "algorithms' names as strings": 0,
-    "lines of tests": 26706,
+    "lines of tests": 26343,
     "lines of benchmarks": 1779,
-    "tracked tree, MB": 10.2,
-    "hand-written words in docs": 10937,
+    "tracked tree, MB": 10.1,
+    "hand-written words in docs": 10926,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")

@@ -39,7 +39,13 @@ def process_advantages(
     check_rows(response_mask, group)
     check_same_shape(step_rewards=step_rewards, row=row, end=end)
     check_dtype(torch.int64, row=row, end=end)
-    _refuse_outside(row=(row, response_mask.shape[0]), end=(end, response_mask.shape[1]))
+    for name, place, size in (("row", row, response_mask.shape[0]), ("end", end, response_mask.shape[1])):
+        if (outside := (place < 0) | (place >= size)).any():  # waits for a GPU, as `torch.unique` does anyway
+            step = int(outside.nonzero()[0])
+            raise TensorError(
+                f"{name} of step {step} is {int(place[step])}; valid is 0 … {size - 1}. Pass {name} as "
+                f"positions in response_mask"
+            )
     # Renumbered: group ids must be below the number of values, and there may be fewer steps than prompts.
     _, prompt = torch.unique(group[row], return_inverse=True)
     normalised = baseline(step_rewards, prompt, torch.ones_like(row, dtype=torch.bool))
@@ -51,15 +57,3 @@ def process_advantages(
         to_come = at_end.flip(-1).cumsum(-1).flip(-1)  # Σ_{s ≥ t}
         at_end.copy_(torch.where(mask.bool(), to_come, 0))
     return advantages
-
-
-def _refuse_outside(**places: tuple[Tensor, int]) -> None:
-    # Waits for a GPU, as `torch.unique` does anyway.
-    for name, (place, size) in places.items():
-        outside = (place < 0) | (place >= size)
-        if outside.any():
-            step = int(outside.nonzero()[0])
-            raise TensorError(
-                f"{name} of step {step} is {int(place[step])}; valid is 0 … {size - 1}. Pass {name} as "
-                f"positions in response_mask"
-            )
