@@ -189,10 +189,7 @@ def with_all_they_need(requirements: list[Requirement]) -> set[str]:
 
 
 def workflow(name: str) -> dict[str, dict[str, Any]]:
-    jobs: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())[
-        "jobs"
-    ]
-    return jobs
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())["jobs"]
 
 
 def test_githubs_workflow_runs_what_ci_runs() -> None:
@@ -236,9 +233,8 @@ def test_the_gpu_stack_is_pinned_as_verl_pins_it() -> None:
 
 
 def test_it_carries_the_licence_and_the_entry_points(wheel: zipfile.ZipFile) -> None:
-    info = next(name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
-    assert "Apache License" in wheel.read(f"{info}/licenses/LICENSE").decode()
-    entry_points = wheel.read(f"{info}/entry_points.txt").decode()
+    assert "Apache License" in of_dist_info(wheel, "licenses/LICENSE")
+    entry_points = of_dist_info(wheel, "entry_points.txt")
     assert "[verl.plugins]\ngrpo_verl_ext = grpo_verl_ext.plugin" in entry_points
 
 
@@ -265,8 +261,11 @@ def test_the_pinned_stack_is_for_every_python_that_its_script_takes(python: str)
 
 
 def metadata_of(wheel: zipfile.ZipFile) -> Message:
-    info = next(name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
-    return Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
+    return Parser().parsestr(of_dist_info(wheel, "METADATA"))
+
+
+def of_dist_info(wheel: zipfile.ZipFile, file: str) -> str:
+    return wheel.read(next(name for name in wheel.namelist() if name.endswith(f".dist-info/{file}"))).decode()
 
 
 def lines_of(file: Path) -> list[str]:

@@ -272,7 +272,7 @@ def test_at_the_first_update_the_gradient_is_that_of_dr_grpo_times_a_constant():
     torch.testing.assert_close(ours.grad, theirs.grad * 1.05, rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("steps", [2, 5])
 def test_theorem_3_anchored_anew_at_each_step(steps):
     beta, policy = 1.0, ANCHOR
     for _ in range(steps):

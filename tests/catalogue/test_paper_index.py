@@ -21,11 +21,6 @@ def test_every_paper_has_one_row_and_every_preset_is_in_one() -> None:
     assert sorted(presets) == sorted(PRESETS)
 
 
-def test_a_command_stands_for_all_presets_but_those_that_need_more() -> None:
-    commands = re.findall(r"^bash examples/quickstart.sh --algo (\w+)( \\)?$", page(), re.M)
-    assert commands == [("NAME", ""), ("dapo", " \\")]
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_record_says_what_the_row_needs(name: str) -> None:
     algorithm = ALGORITHMS[name]

@@ -15,12 +15,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / "train.parquet")
     model = folder / "model"
     model.mkdir()
-    described = {
-        "model_type": "qwen2",
-        "max_position_embeddings": 2048,
-        "architectures": ["Qwen2ForCausalLM"],
-    }
-    (model / "config.json").write_text(json.dumps(described))
+    config = {"model_type": "qwen2", "max_position_embeddings": 2048, "architectures": ["Qwen2ForCausalLM"]}
+    (model / "config.json").write_text(json.dumps(config))
     save_file({"weight": torch.zeros(2)}, model / "model.safetensors")
     return [
         "+platform=cpu",

@@ -8,7 +8,6 @@ passes besides the updates' own, and the parameters after the last update.
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,9 +77,8 @@ def train(
     worker = make_worker(job["model"], variant)
     worker.reset()
     if variant["dtype"] == "float64":
-        worker.engine._autocast_dtype = (
-            torch.float32
-        )  # verl's word for "no autocast"; there is none to float64
+        # verl's word for "no autocast"; there is none to float64
+        worker.engine._autocast_dtype = torch.float32
     loss = variant.get("loss_function", ppo_loss)
     worker.set_loss_fn(partial(loss, config=actor_config(job, variant)))
     gradients: list[dict[str, Tensor]] = []
@@ -114,9 +112,8 @@ def train(
 
     worker.engine.optimizer_step, worker.engine.infer_batch = optimizer_step, infer_batch
     start = parameters_of(worker)
-    if (
-        getattr(LOSSES.get(variant["loss"]), "needs", None) is None
-    ):  # then the trainer does not number rows and groups
+    if getattr(LOSSES.get(variant["loss"]), "needs", None) is None:
+        # Then the trainer does not number rows and groups.
         rows = [{k: v for k, v in row.items() if not k.startswith(("group_", "row_"))} for row in rows]
     with patch.object(gvpo, "residual", recorded_residual):
         output = worker.train_mini_batch(batch_of(rows, extra))
@@ -202,18 +199,14 @@ def actor_config(job: dict[str, Any], variant: dict[str, Any]) -> Any:
     )
 
 
-def in_precision(dtype: str) -> AbstractContextManager[Any]:
-    """verl knows no double precision: for it, every dtype that verl asks for is double."""
+def run_rank(rank: int, folder: Path) -> None:
     from verl.utils.torch_dtypes import PrecisionType
 
-    if dtype != "float64":
-        return nullcontext()
-    return patch.object(PrecisionType, "to_dtype", staticmethod(lambda precision: torch.float64))
-
-
-def run_rank(rank: int, folder: Path) -> None:
     def trained(job: dict[str, Any], variant: dict[str, Any], *batch: Any) -> dict[str, Any]:
-        with in_precision(variant["dtype"]):
+        if variant["dtype"] != "float64":
+            return train(job, variant, *batch)
+        # verl knows no double precision: for it, every dtype that verl asks for is double.
+        with patch.object(PrecisionType, "to_dtype", staticmethod(lambda precision: torch.float64)):
             return train(job, variant, *batch)
 
     run_variants(trained, rank, folder)

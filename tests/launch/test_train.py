@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
@@ -53,12 +54,9 @@ def test_verls_main_gets_the_presets_word_before_the_others(started: list[list[s
     ((program, *given),) = started
     assert program == main_ppo.__file__
     assert given == ["+algo@_global_=grpo", *words, "actor_rollout_ref.actor.kl_loss_coef=0.5"]
-    lines = result.stdout.splitlines()
-    assert lines[0] == "grpo: arXiv 2402.03300, §4.1"
-    assert lines[1].startswith(
-        "  yours: actor_rollout_ref.actor.kl_loss_coef=0.5 (command line); the preset has 0.04"
-    )
-    assert len(lines) == 2
+    paper, yours = result.stdout.splitlines()
+    assert paper == "grpo: arXiv 2402.03300, §4.1"
+    assert "yours: actor_rollout_ref.actor.kl_loss_coef=0.5 (command line); the preset has 0.04" in yours
 
 
 @pytest.mark.parametrize(
@@ -78,11 +76,10 @@ def test_hydras_options_stay_where_hydra_takes_them(
     get_args_parser().parse_args(started[0][1:])  # exits where Hydra would
 
 
-@pytest.mark.parametrize("policy", ["none", "other_plugin"])
-def test_it_refuses_a_process_in_which_verl_loads_no_plugin(python: Python, policy: str) -> None:
-    refused = python(COMMAND, VERL_USE_EXTERNAL_PLUGINS=policy)
+def test_it_refuses_a_process_in_which_verl_loads_no_plugin(python: Python) -> None:
+    refused = python(COMMAND, VERL_USE_EXTERNAL_PLUGINS="other_plugin")
     assert refused.returncode == 1
-    assert f"{POLICY} is {policy} there. Type: unset {POLICY}" in refused.stderr
+    assert f"{POLICY} is other_plugin there. Type: unset {POLICY}" in refused.stderr
     assert refused.stdout == ""
 
 
@@ -133,8 +130,6 @@ def test_a_worker_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 class TaskRunner:
     """Stands for verl's actor."""
 
-    started: list[Any]
-
     def remote(self) -> str:
         return "an actor"
 
@@ -156,10 +151,8 @@ def test_the_actor_is_started_after_the_workers_were_asked(
 
 
 def test_no_actor_is_started_where_a_worker_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise NoPluginError("a worker on the node x")
-
-    monkeypatch.setattr(train, "_check_workers", refuse)
+    refused = NoPluginError("a worker on the node x")
+    monkeypatch.setattr(train, "_check_workers", Mock(side_effect=refused))
     with pytest.raises(SystemExit, match="grpo_verl_ext: a worker on the node x"):
         train._asking_first(TaskRunner()).remote()
 

@@ -104,9 +104,8 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:
         with STEPS.set(steps):
-            return ESTIMATOR_FUNCTIONS["grpo_process"](
-                torch.zeros(2, 4), response_mask, ["x", "x"], algorithm
-            )[0]
+            estimator = ESTIMATOR_FUNCTIONS["grpo_process"]
+            return estimator(torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
 
     left = mask.clone()
     left[0, 1] = left[1, 2] = 0
@@ -141,11 +140,8 @@ def test_distillation_is_added_to_the_loss(case: Case) -> None:
         [(row + 0.5).unsqueeze(-1) for row in model_output["log_probs"].unbind()], layout=torch.jagged
     )
     config = actor_config(case, use_kl_loss=False)
-    distillation = DistillationConfig(
-        distillation_loss=DistillationLossConfig(
-            loss_mode="k3", use_policy_gradient=False, distillation_loss_coef=0.25
-        )
-    )
+    options = {"loss_mode": "k3", "use_policy_gradient": False, "distillation_loss_coef": 0.25}
+    distillation = DistillationConfig(distillation_loss=DistillationLossConfig(**options))
     with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
         ours, _ = ppo_loss(config, model_output, data)
         ours = ours.item()  # verl adds to it in place

@@ -62,10 +62,7 @@ ERRORS = {
     "trainer.val_before_train=flase": ("valid is true or false", "trainer.val_before_train=true"),
     **{
         f"{section}=null": ("valid is a section", f"the same command without {section}=null")
-        for section in (
-            *("trainer", "trainer.v1", "skip", "ray_kwargs", "global_profiler", "actor_rollout_ref"),
-            *("actor_rollout_ref.model", "actor_rollout_ref.rollout.val_kwargs", f"{ACTOR}.policy_loss"),
-        )
+        for section in ("trainer", "trainer.v1", "ray_kwargs", "actor_rollout_ref", f"{ACTOR}.policy_loss")
     },
 }
 
@@ -78,7 +75,7 @@ def test_a_value_that_verl_cannot_use_is_one_error(word: str) -> None:
     assert said in str(finding.problem)
 
 
-@pytest.mark.parametrize("section", ["data", "algorithm", "distillation", "critic"])
+@pytest.mark.parametrize("section", ["data", "distillation"])
 def test_a_section_of_several_files_that_is_null(section: str) -> None:
     """Hydra itself refuses it, with a traceback."""
     (finding,) = all_findings([*WHOLE, f"{section}=null"])
@@ -91,10 +88,8 @@ def test_a_section_of_several_files_that_is_null(section: str) -> None:
     [
         (f"{BOUNDS}=0.5_2", f"'{BOUNDS}=\"0.5_2\"'"),  # Hydra reads 0.52
         (f"{BATCH}=0", f"{BATCH}=1024"),
-        (f"{EPOCHS}=0", f"{EPOCHS}=30"),
         (f"{ACTOR}.ppo_epochs=null", f"{ACTOR}.ppo_epochs=1"),
         (f"{ACTOR}.ppo_mini_batch_size=6.5", f"{ACTOR}.ppo_mini_batch_size=256"),
-        (f"{ACTOR}.optim.lr=0", f"{ACTOR}.optim.lr=1e-06"),
         (f"{ACTOR}.optim.lr=nan", f"{ACTOR}.optim.lr=1e-06"),
         ("actor_rollout_ref.rollout.temperature=0", "actor_rollout_ref.rollout.temperature=1.0"),
     ],
@@ -122,28 +117,22 @@ def test_a_right_value_is_left_alone(word: str) -> None:
     assert found(word) == []
 
 
-def test_a_pair_of_bounds_stays_in_the_corrected_command() -> None:
-    word = f"{BOUNDS}=0.5_5.0"
-    assert correct([*WHOLE, word]).overrides == [*WHOLE, word]
-
-
 @pytest.mark.parametrize("word", [f"{ENABLE}=${{oc.env:NO_F,true}}", f"{BOUNDS}=0.5_2", "trainer=null"])
 def test_the_line_to_type_makes_it_right(word: str) -> None:
     left = correct([*WHOLE, word]).left
     assert [each for each in left if each.check == values.NAME] == []
 
 
-@pytest.mark.parametrize(
-    "word", ["trainer=null", f"{ENABLE}=${{oc.env:NO_F,false}}", "trainer.v1=${oc.env:NO}"]
-)
+@pytest.mark.parametrize("word", ["trainer=null", "trainer.v1=${oc.env:NO}"])
 def test_the_driver_refuses_it_before_ray(python: Python, word: str) -> None:
     """In a process of its own, which gets the CPU platform."""
-    code = f"""
+    refused = python(
+        f"""
         from grpo_verl_ext import driver
         from grpo_verl_ext.verl_plugin.compose import composed
         driver._prepare_training(composed({with_word(word)}))
-    """
-    refused = python(code)
+        """
+    )
     assert refused.returncode == 1
     assert f"grpo_verl_ext: {word.partition('=')[0]} is " in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -33,7 +33,6 @@ def test_each_equation_and_the_answer_are_steps(example: ModuleType) -> None:
         ("2 x 3 = 6 and 6 ÷ 2 = 3", [1.0, 1.0]),
         ("5 - 7 = -2", [1.0]),
         ("1 / 0 = 0", [0.0]),
-        ("0 / 0 = 0", [0.0]),
         ("no equation", []),
     ],
 )
