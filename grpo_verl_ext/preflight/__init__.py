@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue
 
-from grpo_verl_ext.preflight import algorithm, environment, rows, values
+from grpo_verl_ext.preflight import algorithm, environment, tested_values, values
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity
 from grpo_verl_ext.utils.keys import ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.verl_plugin.features import Advise, Refuse, all_features
@@ -85,7 +85,7 @@ def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[F
         if name == values.NAME:
             yield from values.wrong(config, words)
         if name == "tested":
-            yield from rows.untested(config)
+            yield from tested_values.untested(config)
         if name == _PROBE:
             from grpo_verl_ext.proof.judge import judgements  # which fails on a verl with other functions
 
@@ -111,7 +111,7 @@ def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[F
 
 
 def _names() -> list[str]:
-    of_rows = (name for name, _ in rows.all_needs())
+    of_rows = (name for name, _ in tested_values.all_needs())
     return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *_JUDGEMENTS)))
 
 

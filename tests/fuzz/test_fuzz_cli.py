@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext import preflight
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.preflight.rows import all_needs
+from grpo_verl_ext.preflight.tested_values import all_needs
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 

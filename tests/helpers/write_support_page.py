@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from grpo_verl_ext.catalogue.requires import In
-from grpo_verl_ext.preflight.rows import all_needs
+from grpo_verl_ext.preflight.tested_values import all_needs
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.doctor.configuration import all_findings
-from grpo_verl_ext.preflight.rows import untested
+from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed
 

@@ -31,10 +31,10 @@ from grpo_verl_ext.utils.keys import (
     setting,
     written,
 )
+from grpo_verl_ext.verl_plugin.agent_loops.checks import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import local_folder, model_shape, read_config
-from grpo_verl_ext.verl_plugin.rollout.checks import check_loops_of_data
 
 _MANAGER, _SERVED = "reward.reward_manager.name", "reward.reward_model.enable"
 _FUNCTION = "reward.custom_reward_function"
@@ -282,7 +282,7 @@ _STEP_REWARDS = Feature(
     ),
     checks={"reported-steps": _check_steps},
     trainer=".rewards.trainer:OtherRewardsMixin",
-    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), ".rollout.agent_loops"),
+    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), ".agent_loops.loops"),
 )
 _SEVERAL_REWARDS = Feature(
     name="several-rewards",

@@ -6,9 +6,9 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, Null, Off, Trainer, is_stored, refused
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, ROLLOUT, SECTION, setting
+from grpo_verl_ext.verl_plugin.agent_loops.checks import SINGLE_TURN, VERLS_MANAGER
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
-from grpo_verl_ext.verl_plugin.rollout.checks import SINGLE_TURN, VERLS_MANAGER
 
 _KEY = f"{SECTION}.stored_responses"
 
@@ -61,5 +61,5 @@ _STORED_RESPONSES = Feature(
     ),
     checks={"stored-responses": _check_stored_responses},
     trainer=".stored.trainer:StoredResponsesMixin",
-    agent_loops={STORED_AGENT_LOOP: ".rollout.agent_loops"},
+    agent_loops={STORED_AGENT_LOOP: ".agent_loops.loops"},
 )

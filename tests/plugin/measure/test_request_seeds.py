@@ -23,13 +23,13 @@ from verl.workers.rollout.replica import TokenOutput
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.rollout import agent_loops
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import (
+from grpo_verl_ext.verl_plugin.agent_loops import loops
+from grpo_verl_ext.verl_plugin.agent_loops.loops import (
     _ExtendedSingleTurnAgentLoop,
     _ExtendedToolAgentLoop,
     _SeededServer,
 )
+from grpo_verl_ext.verl_plugin.compose import composed
 
 TOKENIZER = build_tokenizer()
 OPTION = "algorithm.grpo_ext.seed_requests"
@@ -44,12 +44,12 @@ arguments = st.fixed_dictionaries(
 @given(arguments, arguments)
 @repeatable
 def test_equal_seeds_are_of_equal_requests(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert (agent_loops._request_seed(**one) == agent_loops._request_seed(**other)) == (one == other)
+    assert (loops._request_seed(**one) == loops._request_seed(**other)) == (one == other)
 
 
 def test_a_seed_is_one_that_torch_and_vllm_take() -> None:
     seeds = [
-        agent_loops._request_seed(1, step=step, index=0, session=0, turn=0, prompt_ids=[1, 2])
+        loops._request_seed(1, step=step, index=0, session=0, turn=0, prompt_ids=[1, 2])
         for step in range(200)
     ]
     assert all(0 <= seed < 2**63 for seed in seeds)
@@ -59,8 +59,8 @@ def test_a_seed_is_one_that_torch_and_vllm_take() -> None:
 
 def test_numpys_numbers_are_numbers() -> None:
     """verl's rows have both."""
-    plain = agent_loops._request_seed(1, step=2, index=3, session=4, turn=0, prompt_ids=[5])
-    found = agent_loops._request_seed(
+    plain = loops._request_seed(1, step=2, index=3, session=4, turn=0, prompt_ids=[5])
+    found = loops._request_seed(
         1, step=np.int64(2), index=np.int64(3), session=np.int64(4), turn=0, prompt_ids=np.array([5])
     )
     assert found == plain

@@ -12,7 +12,7 @@ from processes import run_ranks
 from queue_store import Store, trainer_with
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from grpo_verl_ext.preflight.rows import untested
+from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.wire import Field

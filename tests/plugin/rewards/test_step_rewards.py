@@ -24,11 +24,11 @@ from verl.utils import tensordict_utils as tu
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.steps import StepRewardError, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
+from grpo_verl_ext.verl_plugin.agent_loops.loops import _StepRewardOutput
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
-from grpo_verl_ext.verl_plugin.rollout.agent_loops import _StepRewardOutput
 from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
 
 grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]

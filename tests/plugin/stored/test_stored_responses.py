@@ -25,7 +25,7 @@ from torch import Tensor
 from transfer_queue.utils.serial_utils import decode, encode
 
 from grpo_verl_ext.preflight import CHECKS
-from grpo_verl_ext.preflight.rows import untested
+from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed

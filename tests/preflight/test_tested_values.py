@@ -9,7 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue.requires import In
-from grpo_verl_ext.preflight.rows import all_needs, untested
+from grpo_verl_ext.preflight.tested_values import all_needs, untested
 from grpo_verl_ext.utils.errors import Line, Severity
 from grpo_verl_ext.verl_plugin.compose import composed
 
