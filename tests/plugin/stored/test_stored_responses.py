@@ -142,12 +142,15 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
 # ------------------------------------------------------------------------------------------------ the rollout
 
 
-def test_the_first_samples_are_stored_and_the_server_writes_the_others(rollout: Any) -> None:
+def test_the_first_samples_are_stored_and_the_server_writes_the_others(
+    rollout: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two of four; a prompt with one response has three samples, and one without has four."""
     rows = data(ab=[[0, 1], [2, 3], [1, 1]], cd=["b"], da=None)
     rows[1]["extra_info"]["responses"] = [[1, 4]]
     server = Server([[letter % 4, 4] for letter in range(9)])
     run = rollout(rows, share=0.5, server=server, **{N: 4})
+    assert "4 responses to 2 of 3 prompts, 3 of them within the share" in capsys.readouterr().err
     run.generate()
     responses, extra = by_prompt(run), by_prompt(run, "extra_fields")
     assert responses["ab"][:2] == [[0, 1], [2, 3]]
@@ -158,14 +161,10 @@ def test_the_first_samples_are_stored_and_the_server_writes_the_others(rollout: 
     assert [Field.STORED_ORIGIN in each for each in extra["da"]] == [False] * 4
     assert extra["ab"][0][Field.STORED_ORIGIN] == {"step": 0, "log_probs": None}
     assert by_prompt(run, "rm_scores")["ab"][0] == [0.0, 2.0], "scored by the reward function"
+    queued = [{"prompt": "", "responses": [None, None]}] * 4
+    assert by_prompt(run, Field.STORED_RESPONSES)["ab"] == queued, "no response with every row"
     fields = {frozenset(row) for row in run.queue.rows.values()}
     assert len(fields) == 1, "the trainer reads fields of all rows at once"
-
-
-def test_responses_are_not_written_to_the_queue_with_every_row(rollout: Any) -> None:
-    run = rollout(data(ab=[[0, 1], [2, 3]]), share=1.0, **{N: 2})
-    run.generate()
-    assert by_prompt(run, Field.STORED_RESPONSES)["ab"] == [{"prompt": "", "responses": [None, None]}] * 2
 
 
 def test_a_validation_samples_everything(rollout: Any) -> None:
@@ -249,14 +248,6 @@ def test_what_is_not_there_is_not_logged(rollout: Any) -> None:
     run = rollout(data(ab=[[0, 1], [0, 2]]), share=1.0, **{N: 2})
     _, metrics = run.step()
     assert not any(name.startswith("sampled/") for name in metrics)
-
-
-def test_the_driver_says_what_it_takes(rollout: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    rollout(data(ab=[[0, 1], [0, 2], [0, 3]], cd=None), share=0.5, **{N: 4})
-    assert (
-        "2 of 4 samples of a prompt are taken from extra_info.responses: 3 responses to 1 of 2 prompts, 2 of "
-        "them within the share" in capsys.readouterr().err
-    )
 
 
 # ------------------------------------------------------------------------------------------------ the history
@@ -429,27 +420,17 @@ def rows(*responses: Any) -> list[dict[str, Any]]:
     ("responses", "changes", "message"),
     [
         (["a", "bcdefghi"], {}, r"response 1 in extra_info\.responses of row 1 has 9 tokens; valid .* 8"),
-        ([[97] * 9], {}, r"response 0 .* has 9 tokens; valid are at most 8, data\.max_response_length"),
         ([[97, 265]], {}, r"has token 265, which is of another tokenizer; valid is 0 … 264"),
-        ([[-1]], {}, r"has token -1, which is of another tokenizer"),
+        ([[-1]], {}, "has token -1"),
         (["A\u030a"], {}, r"does not survive the tokenizer, which makes 'Å'… of 'A\u030a'…; valid are a"),
-        ([""], {}, r"response 0 in extra_info\.responses of row 1 is empty"),
-        ([TURN_END], {}, r"is empty"),
+        ([TURN_END], {}, r"response 0 in extra_info\.responses of row 1 is empty"),
         *(
             ([each], {}, rf"response 0 .* has {message}.*; valid is a text, a list of token ids, or \{{tok")
             for each, message in (
                 ([], r"token_ids=\[\] "),
-                ({"token_ids": []}, r"token_ids=\[\] "),
                 ({"text": "a"}, "token_ids=.*required"),
-                (["a"], r"token_ids\.0=a "),
                 ([True], r"token_ids\.0=True "),
-                ([97.5], r"token_ids\.0=97\.5 "),
                 (97, "token_ids=97 "),
-                (np.int64(97), "token_ids=97 "),
-                (None, "token_ids=None "),
-                (b"ab", "token_ids=b'ab' "),
-                ({"token_ids": 5}, "token_ids=5 "),
-                ({"token_ids": [97], "log_probs": ["x"]}, r"log_probs\.0=x "),
                 ({"token_ids": [97], "log_probs": [[-1], [-1, -1]]}, r"log_probs\.0=\[-1\] "),
                 ({"token_ids": [97], "log_probs": [0.5]}, r"log_probs\.0=0\.5 "),
                 ({"token_ids": [97], "log_probs": np.array([math.nan])}, r"log_probs\.0=nan "),
@@ -512,7 +493,7 @@ def test_data_that_ask_for_another_agent_loop_are_refused(rollout: Any) -> None:
         ),
         ("{share: 0.05}", r"0\.4 samples cannot be taken.*share=0\.125"),
         ("{source: history, max_age: 0}", r"max_age is 0; valid is an integer ≥ 1"),
-        *((value, r"stored_responses is .*; valid is a section, or null") for value in ("0.5", "true", "no")),
+        ("0.5", r"stored_responses is .*; valid is a section, or null"),
     ],
 )
 def test_wrong_settings(value: str, message: str) -> None:
