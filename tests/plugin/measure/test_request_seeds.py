@@ -208,6 +208,7 @@ class TestRefused:
         config = OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": [str(file)]}})
         with pytest.raises(SettingError, match=f"ask for agent_name={names[0]}, and .* passes seeds on"):
             CHECKS["seeds"](config)
+        CHECKS["seeds"](configured(f"data.train_files={file}"))  # without the option nothing is asked
 
     @pytest.mark.parametrize("names", [["grpo_ext_tool_agent", None], [None, None]])
     def test_rows_that_ask_for_ours_or_for_none(self, names: list[str | None], tmp_path: Path) -> None:
@@ -217,7 +218,3 @@ class TestRefused:
         (tmp_path / "b.parquet").write_text("no parquet")
         files = [str(file), str(tmp_path / "b.parquet"), "hdfs://c.parquet"]
         CHECKS["seeds"](OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": files}}))
-
-    def test_without_the_option_nothing_is_asked(self, tmp_path: Path) -> None:
-        pandas.DataFrame({"prompt": ["a"], "agent_name": ["mine"]}).to_parquet(file := tmp_path / "a.parquet")
-        CHECKS["seeds"](configured(f"data.train_files={file}"))
