@@ -4,7 +4,6 @@ import math
 import unicodedata
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import oracles
@@ -14,12 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from tensordict import TensorDict
-from test_several_rewards import Ours, Verls
+from test_several_rewards import Ours, Verls, batch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
-from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.steps import StepRewardError, step_end_tokens
@@ -143,12 +140,6 @@ class TestOutput:
         assert fields["extra_fields"]["step_error"].startswith("step_ends has 9; valid for this response is")
 
 
-def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
-    keys = [f"p_{i}_0" for i in range(len(extra))]
-    tags = [{"is_padding": i >= len(extra) - padding} for i in range(len(extra))]
-    return SimpleNamespace(keys=keys, tags=tags), tu.get_tensordict({"extra_fields": list(extra)})
-
-
 class TestCollected:
     def test_rows_without_a_step_and_padding_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         steps = [
@@ -211,9 +202,10 @@ class TestChecks:
     def check(*overrides: str) -> None:
         CHECKS["reported-steps"](composed(overrides))
 
-    def test_the_preset_passes_and_other_estimators_need_nothing(self) -> None:
+    def test_a_function_of_which_nothing_is_known_passes_and_other_estimators_need_none(self) -> None:
+        for word in (f"{FUNCTION}.path=mine.py", f"{AGENT_LOOP}=mine", "reward.reward_manager.name=mine"):
+            self.check("+algo=grpo_process", word)
         self.check("+algo=grpo")
-        self.check("+algo=grpo_process", f"{AGENT_LOOP}=my_agent")
 
     def test_rows_that_ask_for_verls_own_are_refused(self, tmp_path: Path) -> None:
         pandas.DataFrame({"prompt": ["a"], "agent_name": ["tool_agent"]}).to_parquet(tmp_path / "a.parquet")
@@ -228,18 +220,11 @@ class TestChecks:
                 [f"{FUNCTION}.path=pkg://grpo_verl_ext.rewards.weighted_sum"],
                 r"Type: \+\+reward\.custom_reward_function\.reward_kwargs\.step_rewards=true",
             ),
-            ([f"{FUNCTION}.path=mine.py"], None),
-            ([f"{AGENT_LOOP}=my_agent"], None),
-            (["reward.reward_manager.name=mine"], None),
         ],
     )
-    def test_a_function_that_reports_no_steps(self, words: list[str], wrong: str | None) -> None:
-        config = composed(["+algo=grpo_process", *words])
-        if wrong is None:
-            CHECKS["reported-steps"](config)
-        else:
-            with pytest.raises(ValueError, match=wrong):
-                CHECKS["reported-steps"](config)
+    def test_a_function_that_reports_no_steps(self, words: list[str], wrong: str) -> None:
+        with pytest.raises(ValueError, match=wrong):
+            self.check("+algo=grpo_process", *words)
 
 
 class TestEstimator:
