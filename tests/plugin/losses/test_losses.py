@@ -374,9 +374,7 @@ def test_a_dual_clip_that_would_clip_everything_is_refused():
 @pytest.mark.parametrize(("value", "shown"), [(-0.2, r"-0\.2"), (math.inf, "inf"), (math.nan, "nan")])
 def test_a_clip_range_that_is_none_is_refused(side, value, shown):
     actor = OmegaConf.create({"loss_agg_mode": "seq-mean-token-mean", side: value})
-    with pytest.raises(
-        ValueError, match=rf"\.{side} is {shown}; valid is a finite number ≥ 0\. Type: .*=0\.2"
-    ):
+    with pytest.raises(ValueError, match=rf"\.{side} is {shown}; valid is a finite number ≥ 0\."):
         check_loss(catalogue.LOSSES["grpo"], actor)
 
 
@@ -429,9 +427,7 @@ def test_a_loss_without_a_term_is_refused_but_in_a_grid_that_says_so(terms):
         options = LossConfig(loss_mode="gvpo", gvpo_beta=0.1, gvpo_terms=terms, **said)
         check("gvpo", counted(actor_config(CASES["gvpo"], policy_loss=options)))
 
-    with pytest.raises(
-        SettingError, match=rf"gvpo_terms is {terms}, but .*ablation.*gvpo_terms_ablation=true"
-    ):
+    with pytest.raises(SettingError, match=rf"gvpo_terms is {terms}, but .*gvpo_terms_ablation=true"):
         checked()
     checked(gvpo_terms_ablation=True)
 

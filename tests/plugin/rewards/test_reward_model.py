@@ -97,9 +97,7 @@ class TestResponses:
         reported: list[Exception] = []
         monkeypatch.setattr(manager, "report_failure", reported.append)
         monkeypatch.setattr(LearnedReward, "score", lambda *_: float("nan"))
-        with pytest.raises(
-            ValueError, match="reward_model_score of a response is nan; valid is a finite"
-        ) as e:
+        with pytest.raises(ValueError, match="reward_model_score of a response is nan") as e:
             asked(composed([MANAGER, f"+{SECTION}.path={reward_model}"]))
         assert reported == [e.value]
 

@@ -89,10 +89,7 @@ class TestCollected:
     @pytest.mark.parametrize("value", [None, "0.2", [0.2]])
     def test_a_response_without_one_names_those_that_it_has(self, value: object) -> None:
         rows = [{"right": 1.0, "format": 0.2}, {"right": 1.0, "acc": 1.0, "format": value, "pred": "14"}]
-        with pytest.raises(
-            ValueError,
-            match=r"p_1_0 .* has format=.*: right, acc\. Type: 'algorithm\.gdpo_reward_keys=\[right,acc\]'",
-        ):
+        with pytest.raises(ValueError, match=r"p_1_0 .* has format=.*: right, acc\. .*_keys=\[right,acc\]"):
             _collected_rewards(*reporting(*rows), KEYS)
 
     @pytest.mark.parametrize("reported", [{}, {"acc": np.True_}])

@@ -175,9 +175,7 @@ class TestCollected:
             collected_steps(*batch({"steps": []}, {"step_error": "out of range"}))
 
     def test_a_response_without_steps_names_the_agent_loop(self) -> None:
-        with pytest.raises(
-            ValueError, match=r"p_0_0 .* no step rewards.*agent_name, such as grpo_ext_single_turn_agent"
-        ):
+        with pytest.raises(ValueError, match=r"p_0_0 .* no step rewards.*grpo_ext_single_turn_agent"):
             collected_steps(*batch({"reward_extra_info": {}}))
 
     def test_what_the_dump_says_of_each_response(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -367,16 +367,12 @@ def test_a_history_of_an_unknown_prompt_is_refused(tmp_path: Path) -> None:
     kept = history()
     kept.add(prompt_id([{"content": "ab"}]), response(1))
     kept.save(tmp_path)
-    with pytest.raises(
-        SettingError, match=r"responses to 1 prompts that data\.train_files does not have.*Type"
-    ):
+    with pytest.raises(SettingError, match=r"responses to 1 prompts that data\.train_files does not have"):
         history().load(tmp_path, {prompt_id([{"content": "cd"}])})
 
 
 def test_a_checkpoint_without_a_history_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingError, match=r"parquet does not exist; valid is .*Type: trainer\.resume_mode=disable"
-    ):
+    with pytest.raises(SettingError, match=r"parquet does not exist; .*=disable"):
         history().load(tmp_path, set())
 
 
@@ -437,11 +433,7 @@ def rows(*responses: Any) -> list[dict[str, Any]]:
             )
         ),
         ([{"token_ids": [97], "log_probs": [-1, -1]}], {}, r"has 2 log_probs; valid are 1, one "),
-        (
-            ["a"],
-            {"with_log_probs": True},
-            r"has no log_probs, and .*calculate_log_probs is true; type .*=false",
-        ),
+        (["a"], {"with_log_probs": True}, "has no log_probs, and .*calculate_log_probs is true"),
     ],
 )
 def test_a_response_that_cannot_be_trained_on_is_named(
@@ -459,9 +451,7 @@ def test_a_response_that_is_in_no_list_is_named(alone: Any) -> None:
 
 
 def test_data_without_any_response_are_refused() -> None:
-    with pytest.raises(
-        SettingError, match=r"none of the 2 rows .* has a response in extra_info\.resp.*Type: "
-    ):
+    with pytest.raises(SettingError, match=r"none of the 2 rows .* has a response"):
         given().check([{"extra_info": {"answers": ["a"]}}, {}])
 
 
@@ -473,9 +463,7 @@ def test_it_is_named_before_anything_is_started(rollout: Any) -> None:
 
 def test_data_that_ask_for_another_agent_loop_are_refused(rollout: Any) -> None:
     several = [row | {"agent_name": "tool_agent"} for row in data(ab=[[0, 1]])]
-    with pytest.raises(
-        SettingError, match=r"ask for agent_name=tool_agent, and a stored response is one turn"
-    ):
+    with pytest.raises(SettingError, match="ask for agent_name=tool_agent, and a stored"):
         rollout(several, share=0.5, **{N: 2})
 
 
@@ -487,10 +475,7 @@ def test_data_that_ask_for_another_agent_loop_are_refused(rollout: Any) -> None:
     [
         ("{share: 1.5}", r"share is 1\.5; valid is a number in \[0, 1\]\. Type: "),
         ("{share: -0.1}", r"share is -0\.1; valid is"),
-        (
-            "{share: 0.3}",
-            r"share is 0\.3, but .*n is 8, and 2\.4 samples cannot.*multiple of 1/8.*share=0\.25",
-        ),
+        ("{share: 0.3}", r"n is 8, and 2\.4 samples cannot.*multiple of 1/8.*share=0\.25"),
         ("{share: 0.05}", r"0\.4 samples cannot be taken.*share=0\.125"),
         ("{source: history, max_age: 0}", r"max_age is 0; valid is an integer ≥ 1"),
         ("0.5", r"stored_responses is .*; valid is a section, or null"),
