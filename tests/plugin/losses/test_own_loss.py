@@ -87,7 +87,6 @@ def test_a_name_that_is_taken_is_refused(registry) -> None:
     ("mode", "message"),
     [
         ("mean", "loss_agg_mode is 'mean'; valid are token-mean"),
-        ("token-sum", "loss_agg_mode is 'token-sum'; valid are token-mean"),
         ("seq-mean-token-sum-norm", "loss_scale_factor is null, but .* valid is a number > 0"),
     ],
 )
