@@ -4,17 +4,26 @@ import pytest
 from processes import Python
 
 
-def test_importing_verls_trainers_registers_ours(python: Python) -> None:
+def test_importing_verls_trainers_registers_ours_and_registering_twice_is_harmless(python: Python) -> None:
     found = python(
         """
         import verl
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo import core_algos
         from verl.trainer.ppo.v1 import get_trainer_cls
+        from grpo_verl_ext.verl_plugin.registration import register
         for name in ("sync", "colocate_async", "separate_async"):
             ours, verls = get_trainer_cls(f"grpo_ext_{name}"), get_trainer_cls(name)
             print(issubclass(ours, verls), ours.__module__)
+        before = dict(core_algos.POLICY_LOSS_REGISTRY)
+        register.cache_clear()
+        register()
+        print(before == core_algos.POLICY_LOSS_REGISTRY)
+        print(OmegaConf.create({"a_fifth": "${grpo_ext.share:512,4096,20480}"}).a_fifth)
         """
     )
-    assert found.stdout.split() == ["True", "grpo_verl_ext.verl_plugin.trainer_modes"] * 3, found.stderr
+    trainers = ["True", "grpo_verl_ext.verl_plugin.trainer_modes"] * 3
+    assert found.stdout.split() == [*trainers, "True", "102"], found.stderr
 
 
 def test_loading_leaves_the_trainer_and_vllm_alone(interpreter: Python) -> None:
@@ -26,23 +35,6 @@ def test_loading_leaves_the_trainer_and_vllm_alone(interpreter: Python) -> None:
         """
     )
     assert found.stdout.strip() == "[]", found.stderr
-
-
-def test_registering_twice_is_harmless(python: Python) -> None:
-    found = python(
-        """
-        import verl
-        from omegaconf import OmegaConf
-        from verl.trainer.ppo import core_algos
-        from grpo_verl_ext.verl_plugin.registration import register
-        before = dict(core_algos.POLICY_LOSS_REGISTRY)
-        register.cache_clear()
-        register()
-        print(before == core_algos.POLICY_LOSS_REGISTRY)
-        print(OmegaConf.create({"a_fifth": "${grpo_ext.share:512,4096,20480}"}).a_fifth)
-        """
-    )
-    assert found.stdout.split() == ["True", "102"], found.stderr
 
 
 @pytest.mark.parametrize("is_swallowed", [True, False])

@@ -147,7 +147,7 @@ def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
         reports: Any = ({},),
         step: int = 1,
         ranks: int = 1,
-        stored: tuple[str, ...] = (),
+        stored: Any = (),
         **changes: Any,
     ) -> SimpleNamespace:
         queue = Store()

@@ -128,11 +128,7 @@ def test_each_request_has_a_seed_of_its_own(loop: Callable[..., Any]) -> None:
     assert seeds_of(loop, config, params, step=4) == first
     assert not set(seeds_of(loop, config, params, step=5)) & set(first)
     assert not set(seeds_of(loop, configured(f"+{OPTION}=2"), params, step=4)) & set(first)
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=["single turn", "tools"])
-def test_without_the_option_requests_are_verls(loop: Callable[..., Any]) -> None:
-    assert seeds_of(loop, configured(), {"temperature": 1.0}, step=4) == [None] * 6
+    assert seeds_of(loop, configured(), params, step=4) == [None] * 6, "verl's, without the option"
 
 
 def test_later_turns_depend_on_no_answer() -> None:

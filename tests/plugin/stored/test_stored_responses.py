@@ -72,8 +72,6 @@ def by_prompt(rollout: Rollout, field: str = "responses") -> dict[str, list[Any]
     return {prompt: [sessions[i] for i in sorted(sessions)] for prompt, sessions in found.items()}
 
 
-# ------------------------------------------------------------------------ GVPO's optimum from a fixed table
-
 TABLE = [list(tokens) for tokens in itertools.product(range(5), repeat=2)]
 """All responses of two tokens."""
 BETA = 0.3
@@ -139,9 +137,6 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
         assert total_variation(anchor, wanted) > 0.2, "it had somewhere to go"
 
 
-# ------------------------------------------------------------------------------------------------ the rollout
-
-
 def test_the_first_samples_are_stored_and_the_server_writes_the_others(
     rollout: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,9 +195,6 @@ def test_recorded_log_probs_are_the_rollouts(rollout: Any) -> None:
     assert by_prompt(run, "rollout_log_probs")["ab"] == [[-0.5, -0.25], [-1.5, -1.5]]
 
 
-# ------------------------------------------------------------------------------------ old policy and metrics
-
-
 def test_the_old_policy_of_stored_responses_is_the_actor(rollout: Any) -> None:
     """Two stored responses, and two sampled ones. In bypass mode it is verl's: the policy that wrote them."""
     given = [
@@ -249,8 +241,6 @@ def test_what_is_not_there_is_not_logged(rollout: Any) -> None:
     _, metrics = run.step()
     assert not any(name.startswith("sampled/") for name in metrics)
 
-
-# ------------------------------------------------------------------------------------------------ the history
 
 HISTORY = {"source": "history", "share": 0.5, "max_age": 2}
 
@@ -381,8 +371,6 @@ def test_a_prompt_of_images_has_no_history() -> None:
         prompt_id([{"content": [{"type": "image", "image": object()}]}])
 
 
-# --------------------------------------------------------------------------------------------- what is given
-
 BYTES = build_tokenizer()
 
 
@@ -465,9 +453,6 @@ def test_data_that_ask_for_another_agent_loop_are_refused(rollout: Any) -> None:
     several = [row | {"agent_name": "tool_agent"} for row in data(ab=[[0, 1]])]
     with pytest.raises(SettingError, match="ask for agent_name=tool_agent, and a stored"):
         rollout(several, share=0.5, **{N: 2})
-
-
-# -------------------------------------------------------------------------------------------------- settings
 
 
 @pytest.mark.parametrize(
