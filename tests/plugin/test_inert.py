@@ -241,9 +241,7 @@ class TestHandOn:
 
 
 def variables(config: DictConfig) -> dict[str, str]:
-    found = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.env_vars)
-    assert isinstance(found, dict)
-    return found
+    return dict(config.ray_kwargs.ray_init.runtime_env.env_vars)
 
 
 @pytest.mark.parametrize("name", patches.PATCHES)

@@ -37,10 +37,9 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.wire import Field
 
 F64 = torch.float64
-OLD, REF = Field.OLD_LOG_PROBS, Field.REF_LOG_PROB
+ACTOR = "actor_rollout_ref.actor"
 RANK = 4
 """Of LoRA's matrices."""
 TERMS = [f"actor/gvpo_{term}_term" for term in ("reward", "var", "cov")]
@@ -372,11 +371,11 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
     ("overrides", "misfit"),
     [
         # Groups of four in micro-batches of three rows.
-        (["actor_rollout_ref.rollout.n=3", "{actor}.ppo_micro_batch_size_per_gpu=3"], "has 4 responses"),
+        (["actor_rollout_ref.rollout.n=3", f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "has 4 responses"),
         # The longest response has 13 tokens.
         (
             [
-                *("{actor}.use_dynamic_bsz=true", "{actor}.ppo_max_token_len_per_gpu=64"),
+                *(f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=64"),
                 *("data.max_prompt_length=3", "data.max_response_length=12"),
             ],
             "have 16 tokens, more than 15",
@@ -386,8 +385,7 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
 def test_a_batch_that_does_not_fit_takes_a_forward_pass_and_is_named_once(
     overrides: list[str], misfit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = [each.format(actor="actor_rollout_ref.actor") for each in overrides]
-    _, batch = batch_for_workers(monkeypatch, 1, *named)
+    _, batch = batch_for_workers(monkeypatch, 1, *overrides)
     assert batch.extra_info[wire.Field.STATISTIC_SOURCE] == BEFORE
     assert "force_group_size" not in batch.extra_info
     said = capsys.readouterr().err
@@ -405,11 +403,10 @@ def test_the_plan_is_said_before_the_first_rollout(
     monkeypatch.setattr(trainer_base.PPOTrainer, "_setup", lambda self: None)
     trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0, 1]})
-    rows = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
-    verls = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"]
+    verls = ["algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode=vanilla"]
     for overrides, said in (
-        ([f"{rows}=2"], "from the update itself: "),
-        ([f"{rows}=1"], "from a forward pass before each update: "),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=2"], "from the update itself: "),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"], "from a forward pass before each update: "),
         (verls, ""),
     ):
         trainer.config = composed(*overrides)

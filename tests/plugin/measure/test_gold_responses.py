@@ -328,12 +328,13 @@ class TestTrainingRewards:
         }
 
 
-class TestRefused:
-    def test_a_section_without_files(self) -> None:
-        with pytest.raises(SettingError, match=rf"{SECTION}\.files is null, but .*=\$\{{data\.val_files\}}'"):
-            Options.from_config({"grpo_ext": {"gold_responses": {}}})
-
-    @pytest.mark.parametrize("files", [[], [""], {"a": "b"}])
-    def test_what_names_no_file(self, files: Any) -> None:
-        with pytest.raises(SettingError, match=r"files is .*; valid is a data file, or a list of them"):
-            Options.from_config({"grpo_ext": {"gold_responses": {"files": files}}})
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({}, r"files is null, but .*=\$\{data\.val_files\}'"),
+        *(({"files": each}, "valid is a data file, or a list of them") for each in ([], [""], {"a": "b"})),
+    ],
+)
+def test_a_section_that_names_no_file_is_refused(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Options.from_config({"grpo_ext": {"gold_responses": section}})

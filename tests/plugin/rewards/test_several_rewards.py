@@ -110,8 +110,7 @@ class Verls(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def on_sample_end(self, *_: Any) -> None:
         """verl's abstract method."""
 
-    def on_step_end(self, *_: Any) -> None:
-        """verl's abstract method."""
+    on_step_end = on_sample_end
 
 
 class Ours(OtherRewardsMixin, Verls):

@@ -141,17 +141,19 @@ class TestOutput:
 
 
 class TestCollected:
-    def test_rows_without_a_step_and_padding_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        steps = [
-            {"steps": [(1.0, 2), (0.5, 5)]},
-            {"steps": []},
-            {"steps": [(0.0, 1)]},
-            {"steps": [(9.0, 99)]},
-        ]
-        meta, data = batch(*steps, padding=1)
+    @staticmethod
+    def computed(
+        monkeypatch: pytest.MonkeyPatch, *rows: Any, padding: int = 0
+    ) -> tuple[Any, dict[str, float]]:
+        """The steps that the estimator is shown, and the metrics."""
+        meta, data = batch(*({"steps": each} for each in rows), padding=padding)
         monkeypatch.setattr(trainer, "nested", lambda *_: data)
         metrics: dict[str, float] = {}
-        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
+        return Ours("grpo_process")._compute_advantage(meta, metrics)[0], metrics
+
+    def test_rows_without_a_step_and_padding_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps = [[(1.0, 2), (0.5, 5)], [], [(0.0, 1)], [(9.0, 99)]]
+        found, metrics = self.computed(monkeypatch, *steps, padding=1)
         assert found.rewards.tolist() == [1.0, 0.5, 0.0]
         assert found.row.tolist() == [0, 0, 2]
         assert found.end.tolist() == [2, 5, 1]
@@ -163,10 +165,7 @@ class TestCollected:
         }
 
     def test_a_batch_without_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        meta, data = batch({"steps": []})
-        monkeypatch.setattr(trainer, "nested", lambda *_: data)
-        metrics: dict[str, float] = {}
-        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
+        found, metrics = self.computed(monkeypatch, [])
         assert len(found.rewards) == len(found.row) == 0
         assert metrics == {"critic/step_rewards/per_response": 0.0}
 

@@ -136,7 +136,9 @@ class TestSlurm:
         knobs = {"ALGO": "dapo", "DATA": "/d a t a", "OUTPUTS": "/o", "N_GPUS": "4"}
         alone = started("math.sh", "trainer.experiment_name='a b'", N_NODES="2", **knobs)
         (notes / "arguments").unlink()
-        with_slurm(notes)
+        for name, does in SLURM.items():
+            (notes / name).write_text(f"#!/bin/bash\n{does}\n")
+            (notes / name).chmod(0o755)
         (port,) = map(str, free_ports(1))
         found = subprocess.run(
             ["sbatch", "examples/train/slurm.sh", "math", "trainer.experiment_name='a b'"],
@@ -154,12 +156,6 @@ class TestSlurm:
         assert found.returncode == 0, found.stdout + found.stderr
         assert noted(notes) == alone
         assert f"RAY_ADDRESS=127.0.0.1:{port}" in found.stderr
-
-
-def with_slurm(folder: Path) -> None:
-    for name, does in SLURM.items():
-        (folder / name).write_text(f"#!/bin/bash\n{does}\n")
-        (folder / name).chmod(0o755)
 
 
 class TestData:

@@ -178,13 +178,12 @@ def test_the_column_passes_transfer_queue() -> None:
     """Where a trainer keeps prompts in flight it is stored there, with numbers as they were."""
     response = StoredResponse(token_ids=np.array([3, 4], np.int32), log_probs=np.float32([-1, -2]), step=7)
     column = {Field.STORED_RESPONSES: [{"prompt": "p", "responses": [response, None]}]}
-    found = decode([bytes(memoryview(part)) for part in encode(column)])[Field.STORED_RESPONSES][0][
-        "responses"
-    ]
-    assert found[1] is None
-    assert found[0]["step"] == 7
-    assert found[0]["token_ids"].tolist() == [3, 4]
-    assert found[0]["log_probs"].tolist() == [-1.0, -2.0]
+    (row,) = decode([bytes(memoryview(part)) for part in encode(column)])[Field.STORED_RESPONSES]
+    found, none = row["responses"]
+    assert none is None
+    assert found["step"] == 7
+    assert found["token_ids"].tolist() == [3, 4]
+    assert found["log_probs"].tolist() == [-1.0, -2.0]
 
 
 def test_recorded_log_probs_are_the_rollouts(rollout: Any) -> None:
