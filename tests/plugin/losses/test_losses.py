@@ -35,7 +35,6 @@ F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
 CASE_OF_LOSS = {case.loss_mode: case for case in (*PRESET_CASES, *OUR_CASES)}
 CLIPPED = [name for name in CASES if name != "gvpo"]
-MASKED_GRPO = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
 NO_KL = {"use_kl_loss": False}
 
 
@@ -110,16 +109,13 @@ def test_equals_verls_vanilla_with_the_same_aggregation(name, loss_agg_mode, dty
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
 
 
-MASKED = LossConfig(off_policy_mask_threshold=0.2)
-
-
 @pytest.mark.parametrize("name", CLIPPED)
 def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
     # Means of log π_old/π_θ: −0.3 with A = 1; 0.3 > 0.2 with A = −1, as if A and log ρ were 0. N and B stay.
     log_prob = torch.tensor([[0.1, 0.5], [-0.3, math.nan]], dtype=F64)
     without = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=F64)
     unmoved = torch.tensor([[0.1, 0.5], [0.0, math.nan]], dtype=F64)
-    config = counted(actor_config(CASES[name], policy_loss=MASKED))
+    config = counted(actor_config(CASES[name], policy_loss=LossConfig(off_policy_mask_threshold=0.2)))
     loss, metrics = call(name, config, log_prob=log_prob)
     assert loss.item() == pytest.approx(call(name, log_prob=unmoved, advantages=without)[0].item(), rel=1e-12)
     assert metrics["actor/frac_off_policy_masked"].item() == pytest.approx(1 / 3, rel=1e-6)
@@ -129,7 +125,8 @@ def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
 @pytest.mark.parametrize("split", ["whole", "singles", "shuffled"])
 @pytest.mark.parametrize("dp_size", [1, 2])
 def test_the_off_policy_mask_does_not_depend_on_the_cut(split, dp_size):
-    batch, config = ragged_batch(F64), actor_config(CASES["grpo"], policy_loss=MASKED_GRPO)
+    masked = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
+    batch, config = ragged_batch(F64), actor_config(CASES["grpo"], policy_loss=masked)
     found = value_and_gradient(config, batch, cut(batch.lengths, split, dp_size))
     expected = value_and_gradient(config, batch, cut(batch.lengths, "whole", 1))
     unmasked = value_and_gradient(actor_config(CASES["grpo"]), batch, cut(batch.lengths, "whole", 1))

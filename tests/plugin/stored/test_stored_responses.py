@@ -41,10 +41,8 @@ F64 = torch.float64
 N = "actor_rollout_ref__rollout__n"
 LOG_PROBS = "actor_rollout_ref__rollout__calculate_log_probs"
 
-Given = Sequence[Any] | None
 
-
-def data(**responses: Given) -> list[dict[str, Any]]:
+def data(**responses: Sequence[Any] | None) -> list[dict[str, Any]]:
     """One row a prompt."""
     return [
         {"prompt": prompt, "extra_info": {"index": number, "responses": given}}
@@ -244,13 +242,9 @@ def test_what_is_not_there_is_not_logged(rollout: Any) -> None:
 HISTORY = {"source": "history", "share": 0.5, "max_age": 2}
 
 
-def responses_of(*letters: int) -> list[list[int]]:
-    return [[letter, 4] for letter in letters]
-
-
 def test_a_prompt_meets_its_earlier_samples(rollout: Any) -> None:
     """Two of four from the second step on; what was stored is not stored again, and ages."""
-    server = Server([*responses_of(0, 1, 2, 3), *([letter, letter] for letter in [0, 1, 2, 3] * 2)])
+    server = Server([[letter, 4] for letter in range(4)] + [[letter, letter] for letter in [0, 1, 2, 3] * 2])
     run = rollout(data(ab=None), server=server, **HISTORY, **{N: 4})
     first = run.step()[1]
     assert (first["stored/share"], run.server.asked) == (0, 4)
