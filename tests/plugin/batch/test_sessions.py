@@ -317,7 +317,7 @@ class TestUnderVerlsOwnTrainer:
 
     def test_several_outputs_are_refused_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         queue = dict.fromkeys(["u", "v", "u_0_0", "u_0_1", "v_0_0"])
-        with pytest.raises(ValueError, match=r"grpo_outcome: .* session u_0 .* by 2 outputs.* trainer_mode="):
+        with pytest.raises(ValueError, match=r"grpo_outcome: .* session u_0 .* by 2 outputs.*trainer_mode="):
             self.advantages(monkeypatch, "grpo_outcome", queue)
         with pytest.raises(ValueError, match=r"adv_estimator=gvpo: .* valid is one, for its loss"):
             self.advantages(monkeypatch, "gvpo", queue)
