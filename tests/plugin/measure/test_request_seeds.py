@@ -34,7 +34,6 @@ from grpo_verl_ext.verl_plugin.rollout.agent_loops import (
 TOKENIZER = build_tokenizer()
 OPTION = "algorithm.grpo_ext.seed_requests"
 ROLLOUT = "actor_rollout_ref.rollout"
-repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 small, prompts = st.integers(0, 3), st.lists(st.integers(0, 3), max_size=3)
 arguments = st.fixed_dictionaries(
     {"seed": small, "step": small, "index": small, "session": small, "turn": small, "prompt_ids": prompts}
@@ -42,7 +41,7 @@ arguments = st.fixed_dictionaries(
 
 
 @given(arguments, arguments)
-@repeatable
+@settings(derandomize=True, deadline=None, max_examples=100)
 def test_equal_seeds_are_of_equal_requests(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert (agent_loops._request_seed(**one) == agent_loops._request_seed(**other)) == (one == other)
 

@@ -33,7 +33,6 @@ grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
 BYTES = build_tokenizer()
 FUNCTION = "reward.custom_reward_function"
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
-repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def merged_tokenizer() -> PreTrainedTokenizerFast:
@@ -66,7 +65,7 @@ def by_bytes(tokenizer: Any, ids: list[int], end: int) -> int:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data(), written=text)
-@repeatable
+@settings(derandomize=True, deadline=None, max_examples=100)
 def test_characters_are_found_on_the_token_that_has_their_last_byte(name, data, written):
     tokenizer = TOKENIZERS[name]
     ids = tokenizer.encode(unicodedata.normalize("NFC", written), add_special_tokens=False)

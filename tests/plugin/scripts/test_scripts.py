@@ -18,10 +18,9 @@ from grpo_verl_ext import preflight
 ROOT = Path(__file__).parents[3]
 TRAIN = ROOT / "examples" / "train"
 
-PRESETS = ROOT / "grpo_verl_ext" / "config" / "algo"
 ESTIMATORS = {
     preset.stem: yaml.safe_load(preset.read_text(encoding="utf-8"))["algorithm"]["adv_estimator"]
-    for preset in sorted(PRESETS.glob("*.yaml"))
+    for preset in sorted(ROOT.glob("grpo_verl_ext/config/algo/*.yaml"))
 }
 NAMED_ALONE = [algo for algo in ESTIMATORS if algo != "gdpo"]
 """Presets that need no more than their name, and no reward function with several rewards."""
