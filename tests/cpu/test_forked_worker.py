@@ -89,7 +89,6 @@ class Node:
         program = self.folder / "worker.py"
         program.write_text(WORKER)
         command = [sys.executable, "-c", SERVER, str(program), *arguments, str(status)]
-        assert self.raylet.stdin is not None
         self.raylet.stdin.write(json.dumps([command, folder, environment, str(out), str(err)]) + "\n")
         self.raylet.stdin.flush()
         return Started(out, err)

@@ -145,13 +145,11 @@ class TestShape:
         few = {key: SMOLLM[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers")}
         (tmp_path / "config.json").write_text(json.dumps(few | {"num_attention_heads": 9}))
         shape = model_shape(str(tmp_path))
-        assert shape is not None
         assert (shape.kv_heads, shape.head_size, shape.feed_forward, shape.positions) == (9, 64, 2304, None)
 
     def test_the_language_model_of_one_that_sees(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "seer", "text_config": SMOLLM}))
         shape = model_shape(str(tmp_path))
-        assert shape is not None
         assert (shape.layers, shape.vocabulary, shape.width) == (30, 49152, 576)
 
     def test_a_tensor_larger_than_the_embedding_is_found_in_the_weights(self, folder: Folder) -> None:
@@ -201,8 +199,6 @@ def transferred(handle: str, weight: torch.Tensor, megabytes: int) -> dict[str, 
     # The file alone: its package imports all of vLLM's server.
     file = Path(verl.__file__).parent / "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
     spec = importlib.util.spec_from_file_location("bucketed_weight_transfer", file)
-    assert spec is not None
-    assert spec.loader is not None
     transfer = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(transfer)
     received: dict[str, torch.Tensor] = {}

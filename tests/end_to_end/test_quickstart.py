@@ -15,15 +15,12 @@ pytestmark = pytest.mark.e2e
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
-def quickstart(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(QUICKSTART), "--out", str(out), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-
-
 @pytest.mark.long
 def test_what_it_writes_and_rollout_and_actor_agree(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finished = quickstart(out, "--algo", "ppo", "--steps", "3", "trainer.test_freq=3")
+    words = ["--out", str(out), "--algo", "ppo", "--steps", "3", "trainer.test_freq=3"]
+    command = [sys.executable, str(QUICKSTART), *words]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert finished.returncode == 0, finished.stderr
 
     metrics = read_metrics([out / "attempt-1.jsonl"])

@@ -102,7 +102,6 @@ class TestDriver:
             ["reward.reward_manager.name=dapo", "trainer.v1.trainer_mode=colocate_async"],
             ["actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "trainer.use_v1=false"],
             ["+task.name=math", "+task.folder=/mine"],
-            ["+task.name=chain_sum", "+task.folder=/mine"],
             ["algorithm.adv_estimator=my_own", "actor_rollout_ref.actor.policy_loss.loss_mode=my_own"],
             [
                 "actor_rollout_ref.actor.policy_loss.loss_mode=my_grpo",
@@ -242,9 +241,7 @@ class TestHandOn:
 
 
 def variables(config: DictConfig) -> dict[str, str]:
-    found = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.env_vars)
-    assert isinstance(found, dict)
-    return found
+    return dict(config.ray_kwargs.ray_init.runtime_env.env_vars)
 
 
 @pytest.mark.parametrize("name", patches.PATCHES)

@@ -4,17 +4,26 @@ import pytest
 from processes import Python
 
 
-def test_importing_verls_trainers_registers_ours(python: Python) -> None:
+def test_importing_verls_trainers_registers_ours_and_registering_twice_is_harmless(python: Python) -> None:
     found = python(
         """
         import verl
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo import core_algos
         from verl.trainer.ppo.v1 import get_trainer_cls
+        from grpo_verl_ext.verl_plugin.registration import register
         for name in ("sync", "colocate_async", "separate_async"):
             ours, verls = get_trainer_cls(f"grpo_ext_{name}"), get_trainer_cls(name)
             print(issubclass(ours, verls), ours.__module__)
+        before = dict(core_algos.POLICY_LOSS_REGISTRY)
+        register.cache_clear()
+        register()
+        print(before == core_algos.POLICY_LOSS_REGISTRY)
+        print(OmegaConf.create({"a_fifth": "${grpo_ext.share:512,4096,20480}"}).a_fifth)
         """
     )
-    assert found.stdout.split() == ["True", "grpo_verl_ext.verl_plugin.trainer_modes"] * 3, found.stderr
+    trainers = ["True", "grpo_verl_ext.verl_plugin.trainer_modes"] * 3
+    assert found.stdout.split() == [*trainers, "True", "102"], found.stderr
 
 
 def test_loading_leaves_the_trainer_and_vllm_alone(interpreter: Python) -> None:
@@ -26,23 +35,6 @@ def test_loading_leaves_the_trainer_and_vllm_alone(interpreter: Python) -> None:
         """
     )
     assert found.stdout.strip() == "[]", found.stderr
-
-
-def test_registering_twice_is_harmless(python: Python) -> None:
-    found = python(
-        """
-        import verl
-        from omegaconf import OmegaConf
-        from verl.trainer.ppo import core_algos
-        from grpo_verl_ext.verl_plugin.registration import register
-        before = dict(core_algos.POLICY_LOSS_REGISTRY)
-        register.cache_clear()
-        register()
-        print(before == core_algos.POLICY_LOSS_REGISTRY)
-        print(OmegaConf.create({"a_fifth": "${grpo_ext.share:512,4096,20480}"}).a_fifth)
-        """
-    )
-    assert found.stdout.split() == ["True", "102"], found.stderr
 
 
 @pytest.mark.parametrize("is_swallowed", [True, False])
@@ -103,41 +95,33 @@ def test_every_module_can_be_the_first_one_imported(module: str, python: Python)
     assert "did not load" not in found.stderr
 
 
-def test_a_name_that_another_package_had_before_stays_its_own(python: Python) -> None:
-    """A training of that package does not notice this one; one of ours is refused by ``check_names``."""
+def test_a_name_of_another_package_stays_its_own(python: Python) -> None:
+    """One that it had before, and one that it takes later, of which verl refuses a second estimator.
+
+    A training of that package does not notice this one; one of ours is refused by ``check_names``.
+    """
     found = python(
         """
-        import json, verl
+        import verl
         from grpo_verl_ext import catalogue
         from grpo_verl_ext.catalogue.clipped import clipped_loss
         from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
         catalogue.LOSSES["vanilla"] = clipped_loss("vanilla", TOKEN_MEAN)  # a name that verl itself registers
-        from verl.trainer.ppo.core_algos import get_policy_loss_fn
+        from omegaconf import OmegaConf
+        from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn, register_adv_est
+        from grpo_verl_ext.preflight.algorithm import _check_names
+
+        def refusal(loss):
+            section = {"actor": {"policy_loss": {"loss_mode": loss}}}
+            config = {"actor_rollout_ref": section, "algorithm": {"adv_estimator": "dr_grpo"}}
+            try:
+                _check_names(OmegaConf.create(config))
+            except ValueError as error:
+                return error
+
         print(get_policy_loss_fn("vanilla").__module__, get_policy_loss_fn("grpo").__module__)
-        from omegaconf import OmegaConf
-        from grpo_verl_ext.preflight.algorithm import _check_names
-        actor = {"policy_loss": {"loss_mode": "vanilla"}}
-        try:
-            _check_names(OmegaConf.create({"actor_rollout_ref": {"actor": actor}, "algorithm": {}}))
-        except ValueError as error:
-            print(error)
-        """
-    )
-    names, refused = found.stdout.splitlines()
-    assert names.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.algorithms.surrogate"]
-    assert "policy_loss.loss_mode is vanilla, but the policy loss of this name is that of verl." in refused
-
-
-def test_a_name_that_another_package_takes_later_is_its_own(python: Python) -> None:
-    """verl refuses a second estimator of a name; ours must not end a training of verl alone."""
-    found = python(
-        """
-        from omegaconf import OmegaConf
-        from verl.trainer.ppo.core_algos import get_adv_estimator_fn, register_adv_est
-        from grpo_verl_ext.preflight.algorithm import _check_names
-        actor = {"policy_loss": {"loss_mode": "vanilla"}}
-        config = {"actor_rollout_ref": {"actor": actor}, "algorithm": {"adv_estimator": "dr_grpo"}}
-        _check_names(OmegaConf.create(config))
+        print(refusal("vanilla"))
+        print(refusal("grpo"))
 
         @register_adv_est("dr_grpo")
         def theirs(**_):
@@ -148,14 +132,13 @@ def test_a_name_that_another_package_takes_later_is_its_own(python: Python) -> N
             register_adv_est("dr_grpo")(lambda: None)
         except ValueError as error:
             print(error)
-        try:
-            _check_names(OmegaConf.create(config))
-        except ValueError as error:
-            print(error)
+        print(refusal("grpo"))
         """
     )
     assert found.returncode == 0, found.stderr
-    name, verls, refused = found.stdout.splitlines()
-    assert name == "theirs"
+    losses, of_verl, none, estimator, verls, of_main = found.stdout.splitlines()
+    assert losses.split() == ["verl.trainer.ppo.core_algos", "grpo_verl_ext.algorithms.surrogate"]
+    assert "policy_loss.loss_mode is vanilla, but the policy loss of this name is that of verl." in of_verl
+    assert (none, estimator) == ("None", "theirs")
     assert "has already been registered" in verls  # which is between the others alone
-    assert "adv_estimator is dr_grpo, but the advantage estimator of this name is that of __main__" in refused
+    assert "adv_estimator is dr_grpo, but the advantage estimator of this name is that of __main__" in of_main

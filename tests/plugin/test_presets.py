@@ -2,16 +2,14 @@
 
 import asyncio
 import copy
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_module
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.reward import load_reward_manager
@@ -20,6 +18,7 @@ from verl.utils.config import omega_conf_to_dataclass
 import grpo_verl_ext.config
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 from grpo_verl_ext.utils.documents import leaves
+from grpo_verl_ext.verl_plugin.compose import composed
 
 CONFIG = Path(grpo_verl_ext.config.__file__).parent
 PRESETS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG.glob("*/*.yaml"))
@@ -32,24 +31,12 @@ KL = {"grpo": ["loss"], "grpo_process": ["loss"], "ppo_kl": ["reward"], "rloo": 
 """Where a paper's objective has the KL to the reference; GVPO has one of its own, the others have none."""
 BYTES = build_tokenizer()
 
-Compose = Callable[..., DictConfig]
-
-
-@pytest.fixture
-def verl_config() -> Compose:
-    def composed(*overrides: str) -> DictConfig:
-        with initialize_config_module("verl.trainer.config", version_base=None):
-            return compose("ppo_trainer", overrides=list(overrides))
-
-    return composed
-
 
 @pytest.mark.parametrize("task", [preset for preset in PRESETS if preset.startswith("task=")])
-def test_the_cpu_platform_may_be_named_before_the_task(task: str, verl_config: Compose) -> None:
+def test_the_cpu_platform_may_be_named_before_the_task(task: str) -> None:
     """A task says nothing about kernels, which a processor may lack."""
     before, after = (
-        verl_config(f"+{first}", f"+{second}")
-        for first, second in (("platform=cpu", task), (task, "platform=cpu"))
+        composed(words) for words in (["+platform=cpu", f"+{task}"], [f"+{task}", "+platform=cpu"])
     )
     for section in ("actor_rollout_ref.model", "actor_rollout_ref.actor.fsdp_config", "critic.model"):
         both = [OmegaConf.to_container(OmegaConf.select(each, section)) for each in (before, after)]
@@ -57,8 +44,8 @@ def test_the_cpu_platform_may_be_named_before_the_task(task: str, verl_config: C
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_composes_with_verls_config(preset: str, verl_config: Compose) -> None:
-    config = verl_config(f"+{preset}", "actor_rollout_ref.rollout.name=vllm")
+def test_every_preset_composes_with_verls_config(preset: str) -> None:
+    config = composed([f"+{preset}", "actor_rollout_ref.rollout.name=vllm"])
     values = OmegaConf.to_container(OmegaConf.load(CONFIG / f"{preset.replace('=', '/')}.yaml"))
     values.pop("defaults", None)  # Hydra's list of presets to begin with
     for key, value in leaves(values):
@@ -75,8 +62,8 @@ def test_every_value_of_a_preset_has_a_comment_within_reach(preset: str) -> None
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_preset_has_the_kl_of_its_paper_and_no_entropy_bonus(algorithm: str, verl_config: Compose) -> None:
-    config = verl_config(f"+algo={algorithm}")
+def test_a_preset_has_the_kl_of_its_paper_and_no_entropy_bonus(algorithm: str) -> None:
+    config = composed([f"+algo={algorithm}"])
     actor = config.actor_rollout_ref.actor
     has_kl = {
         "loss": bool(actor.use_kl_loss and actor.kl_loss_coef),
@@ -86,42 +73,41 @@ def test_a_preset_has_the_kl_of_its_paper_and_no_entropy_bonus(algorithm: str, v
     assert actor.entropy_coeff == 0
 
 
-def test_gvpo_loads_the_reference_for_the_anchor_that_needs_it(verl_config: Compose) -> None:
+def test_gvpo_loads_the_reference_for_the_anchor_that_needs_it() -> None:
     from verl.trainer.ppo.utils import need_reference_policy
 
-    config = verl_config("+algo=gvpo")
+    config = composed(["+algo=gvpo"])
     actor = config.actor_rollout_ref.actor
     assert (actor.policy_loss.loss_mode, actor.policy_loss.gvpo_beta) == ("gvpo", 0.1)
     assert (actor.loss_agg_mode, config.trainer.v1.trainer_mode) == ("seq-mean-token-sum", "grpo_ext_sync")
     assert not need_reference_policy(config)
-    anchored = verl_config("+algo=gvpo", "algorithm.grpo_ext.gvpo_anchor=ref")
+    anchored = composed(["+algo=gvpo", "algorithm.grpo_ext.gvpo_anchor=ref"])
     assert need_reference_policy(anchored)
     assert anchored.actor_rollout_ref.actor.kl_loss_coef == 0
 
 
-def test_the_embedded_task_has_settings_of_its_own_for_gvpo(verl_config: Compose) -> None:
-    config = verl_config("+algo=gvpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm")
+def test_the_embedded_task_has_settings_of_its_own_for_gvpo() -> None:
+    config = composed(["+algo=gvpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm"])
     actor = config.actor_rollout_ref.actor
     assert (actor.policy_loss.gvpo_beta, actor.optim.lr, actor.ppo_epochs) == (0.5, 2e-4, 2)
-    others = verl_config("+algo=grpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm")
+    others = composed(["+algo=grpo", "+task=chain_sum", "actor_rollout_ref.rollout.name=vllm"])
     assert others.actor_rollout_ref.actor.optim.lr == 5e-4
     assert others.actor_rollout_ref.actor.ppo_epochs == 1
 
 
-def test_the_actor_of_a_preset_is_what_verls_dataclass_accepts(verl_config: Compose) -> None:
-    config = verl_config(
-        "+algo=grpo", "+platform=cpu", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"
-    )
+def test_the_actor_of_a_preset_is_what_verls_dataclass_accepts() -> None:
+    rows = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"
+    config = composed(["+algo=grpo", "+platform=cpu", rows])
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     assert actor.strategy == "fsdp2"
     assert actor.fsdp_config.mixed_precision["param_dtype"] == "fp32"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_verls_reward_worker_can_be_built_at_any_budget(algorithm: str, verl_config: Compose) -> None:
-    composed = verl_config(f"+algo={algorithm}", "actor_rollout_ref.rollout.name=vllm")
+def test_verls_reward_worker_can_be_built_at_any_budget(algorithm: str) -> None:
+    whole = composed([f"+algo={algorithm}", "actor_rollout_ref.rollout.name=vllm"])
     for budget, buffer in BUFFER.items():
-        config = copy.deepcopy(composed)
+        config = copy.deepcopy(whole)
         config.data.max_response_length = budget
         OmegaConf.resolve(config)  # as verl's TaskRunner does
         manager = load_reward_manager(config, BYTES)
@@ -131,15 +117,12 @@ def test_verls_reward_worker_can_be_built_at_any_budget(algorithm: str, verl_con
 
 @pytest.mark.parametrize("algorithm", OVERLONG)
 @pytest.mark.parametrize(("tokens", "added"), [(410, 0.0), (461, -0.5), (512, -1.0)])
-def test_dapo_adds_what_eq_13_says(algorithm: str, tokens: int, added: float, verl_config: Compose) -> None:
+def test_dapo_adds_what_eq_13_says(algorithm: str, tokens: int, added: float) -> None:
     """L = 512 and C = 102: (410 − |y|) / 102 beyond 410 tokens."""
     function = "reward.custom_reward_function"
-    config = verl_config(
-        f"+algo={algorithm}",
-        "data.max_response_length=512",
-        f"{function}.path=pkg://grpo_verl_ext.rewards.weighted_sum",
-        f"+{function}.reward_kwargs.weights={{correctness: 1.0}}",
-    )
+    words = [f"+algo={algorithm}", "data.max_response_length=512"]
+    words += [f"{function}.path=pkg://grpo_verl_ext.rewards.weighted_sum"]
+    config = composed([*words, f"+{function}.reward_kwargs.weights={{correctness: 1.0}}"])
     OmegaConf.resolve(config)
 
     async def scored() -> dict[str, object]:

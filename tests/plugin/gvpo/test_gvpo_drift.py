@@ -6,6 +6,7 @@ on 1, 2 and 4 gloo ranks, micro-batches of several sizes, four updates on one ro
 prompt from the updates themselves or from forward passes before them: `rollout_ranks`.
 """
 
+import itertools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,12 +37,12 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.wire import Field
 
 F64 = torch.float64
-OLD, REF = Field.OLD_LOG_PROBS, Field.REF_LOG_PROB
+ACTOR = "actor_rollout_ref.actor"
 RANK = 4
 """Of LoRA's matrices."""
+TERMS = [f"actor/gvpo_{term}_term" for term in ("reward", "var", "cov")]
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +101,12 @@ def logged(moments: Tensor) -> dict[str, float]:
         "actor/gvpo_var_log_prob": variance,
         "actor/gvpo_fit_slope": both / of_reward,
         "actor/gvpo_fit_r2": both**2 / (of_reward * of_implicit) if moved else 0.0,
-        **{
-            f"actor/gvpo_{term}_term": part
-            for term, part in zip(("reward", "var", "cov"), parts, strict=True)
-        },
+        **dict(zip(TERMS, parts, strict=True)),
     }
 
 
 def log_likelihoods(model: torch.nn.Module, rows: dict[str, fsdp2_ranks.Row]) -> dict[str, Tensor]:
-    return {
-        key: (token_log_probs(model, row).detach() * row["response_mask"]).sum() for key, row in rows.items()
-    }
+    return {key: (token_log_probs(model, row) * row["response_mask"]).sum() for key, row in rows.items()}
 
 
 def trained_by_the_formula(
@@ -125,22 +121,18 @@ def trained_by_the_formula(
     The old policy is the model, and the anchor the old policy, if not given.
     """
     rows = rollout()
-    old = log_likelihoods(old_policy or model, rows)
-    anchor = old if anchor_policy is None else log_likelihoods(anchor_policy, rows)
+    with torch.no_grad():
+        old = log_likelihoods(old_policy or model, rows)
+        anchor = old if anchor_policy is None else log_likelihoods(anchor_policy, rows)
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimiser = torch.optim.AdamW(trainable.values(), lr=fsdp2_ranks.LEARNING_RATE, weight_decay=0.01)
     gradients, losses, drifts, metrics = [], [], [], []
     for prompts in MINI_BATCHES * EPOCHS:
         loss, drift, sums = torch.zeros((), dtype=F64), 0.0, torch.zeros(9, dtype=F64)
         for prompt in prompts:
-            own = {
-                key: row
-                for key, row in rows.items()
-                if row["uid"] == f"prompt{prompt}" and row["response_mask"].any()
-            }
-            now = {
-                key: (token_log_probs(model, row) * row["response_mask"]).sum() for key, row in own.items()
-            }
+            own = {key: row for key, row in rows.items() if row["uid"] == f"prompt{prompt}"}
+            own = {key: row for key, row in own.items() if row["response_mask"].any()}
+            now = log_likelihoods(model, own)
             drift += abs(sum((now[key] - old[key]).item() for key in own) / len(own)) / MINI_BATCH
             if len(own) > 1:
                 rewards = torch.stack([row["rm_scores"].sum() for row in own.values()]).double()
@@ -221,7 +213,7 @@ def test_gradients_and_parameters_of_four_updates(
         assert_equal(result, wanted, name)
         assert relative_error(result["parameters"], wanted["parameters"]) <= 1e-10, name
         metrics = result["metrics"]
-        terms = zip(*(metrics[f"actor/gvpo_{term}_term"] for term in ("reward", "var", "cov")), strict=True)
+        terms = zip(*(metrics[term] for term in TERMS), strict=True)
         assert [sum(parts) for parts in terms] == pytest.approx(wanted["losses"], rel=1e-12), name
         for key in wanted["metrics"][0]:
             values = [update[key] for update in wanted["metrics"]]
@@ -289,14 +281,24 @@ def test_old_log_probs_of_another_policy(
             assert result["metrics"][key] == pytest.approx(values, rel=1e-9, abs=1e-12), (anchor, key)
 
 
-def test_without_one_of_the_terms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
-) -> None:
-    """The paper's ablation, as exact as the whole."""
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Results and batches of losses without a term, of LoRA and of bf16, on one pair of processes."""
     variants = {terms: variant(2, terms=terms) for terms in gvpo_terms.ABLATED_LOSSES}
-    for terms, result in trained(tmp_path, monkeypatch, 2, variants).items():
-        wanted = trained_by_the_formula(fsdp2_ranks.tiny_model(), terms)
-        assert_equal(result, wanted, terms)
+    for name, change in (("LoRA", {"lora_rank": RANK}), ("bf16", {"dtype": "bf16"})):
+        variants[name] = variant(2, **change)
+        variants[f"{name}, ranks"] = variant(2, RANKS, **change)
+    folder = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        results = trained(folder, monkeypatch, 2, variants)
+    return results, torch.load(folder / "job.pt", weights_only=False)["batches"]
+
+
+def test_without_one_of_the_terms(two_ranks: Any, expected: dict[str, Any]) -> None:
+    """The paper's ablation, as exact as the whole."""
+    for terms in gvpo_terms.ABLATED_LOSSES:
+        result = two_ranks[0][terms]
+        assert_equal(result, trained_by_the_formula(fsdp2_ranks.tiny_model(), terms), terms)
         whole = relative_error(result["gradients"][0], expected["gradients"][0])
         assert whole > 0.01, f"{terms} is another loss"
 
@@ -309,30 +311,22 @@ def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[fsdp2_ranks.R
     for update, policy in enumerate(policies):
         model.load_state_dict(policy, strict=False)  # embed_out is the embedding
         start = update * per_update % len(rows)
-        found.append(
-            torch.stack(
-                [
-                    ((token_log_probs(model, row) - row["old_log_probs"]) * row["response_mask"])
-                    .sum()
-                    .detach()
-                    for row in rows[start : start + per_update]
-                ]
-            )
-        )
+        own = rows[start : start + per_update]
+        moved = ((token_log_probs(model, row) - row["old_log_probs"]) * row["response_mask"] for row in own)
+        found.append(torch.stack([each.sum().detach() for each in moved]))
     return found
 
 
 def test_in_bf16_the_first_update_has_no_log_ratio_and_later_ones_that_of_their_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+    two_ranks: Any, expected: dict[str, Any]
 ) -> None:
     """As verl trains by default: fp32 weights, bf16 forward passes.
 
     ``old_log_probs`` are the float64 ones, so that they differ from those of a bf16 pass at every token.
     """
-    variants = {"before": variant(2, dtype="bf16"), "ranks": variant(2, RANKS, dtype="bf16")}
-    results = trained(tmp_path, monkeypatch, 2, variants)
-    batches = torch.load(tmp_path / "job.pt", weights_only=False)["batches"]
-    for name, result in results.items():
+    results, batches = two_ranks
+    for name in ("bf16", "bf16, ranks"):
+        result = results[name]
         metrics, used = result["metrics"], result["log_ratios"]
         assert metrics["actor/gvpo_log_prob_gap"][0] > 1e-3, "two passes differ"
         assert len(used) == 4
@@ -377,11 +371,11 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
     ("overrides", "misfit"),
     [
         # Groups of four in micro-batches of three rows.
-        (["actor_rollout_ref.rollout.n=3", "{actor}.ppo_micro_batch_size_per_gpu=3"], "has 4 responses"),
+        (["actor_rollout_ref.rollout.n=3", f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "has 4 responses"),
         # The longest response has 13 tokens.
         (
             [
-                *("{actor}.use_dynamic_bsz=true", "{actor}.ppo_max_token_len_per_gpu=64"),
+                *(f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=64"),
                 *("data.max_prompt_length=3", "data.max_response_length=12"),
             ],
             "have 16 tokens, more than 15",
@@ -391,8 +385,7 @@ def test_when_old_log_probs_are_those_of_the_policy_at_hand(
 def test_a_batch_that_does_not_fit_takes_a_forward_pass_and_is_named_once(
     overrides: list[str], misfit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = [each.format(actor="actor_rollout_ref.actor") for each in overrides]
-    _, batch = batch_for_workers(monkeypatch, 1, *named)
+    _, batch = batch_for_workers(monkeypatch, 1, *overrides)
     assert batch.extra_info[wire.Field.STATISTIC_SOURCE] == BEFORE
     assert "force_group_size" not in batch.extra_info
     said = capsys.readouterr().err
@@ -410,13 +403,11 @@ def test_the_plan_is_said_before_the_first_rollout(
     monkeypatch.setattr(trainer_base.PPOTrainer, "_setup", lambda self: None)
     trainer = object.__new__(trainer_modes.GroupTrainerSync)
     trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [0, 1]})
+    verls = ["algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode=vanilla"]
     for overrides, said in (
-        (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"], "from the update itself: "),
-        (
-            ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"],
-            "from a forward pass before each update: ",
-        ),
-        (["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"], ""),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=2"], "from the update itself: "),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"], "from a forward pass before each update: "),
+        (verls, ""),
     ):
         trainer.config = composed(*overrides)
         vars(trainer).pop("_plan", None)
@@ -426,10 +417,9 @@ def test_the_plan_is_said_before_the_first_rollout(
         assert bool(said) == bool(printed)
 
 
-def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LoRA: the drift is that of the policy with its adapter, and the base stays as it is."""
-    variants = {"before": variant(2, lora_rank=RANK), "ranks": variant(2, RANKS, lora_rank=RANK)}
-    for result in trained(tmp_path, monkeypatch, 2, variants).values():
+def test_an_adapter_is_trained_by_the_same_formula(two_ranks: Any) -> None:
+    """The drift is that of the policy with its adapter, and the base stays as it is."""
+    for result in (two_ranks[0][name] for name in ("LoRA", "LoRA, ranks")):
         lora = LoraConfig(r=RANK, lora_alpha=fsdp2_ranks.LORA_ALPHA, target_modules="all-linear")
         model = get_peft_model(fsdp2_ranks.tiny_model(), lora).double()
         missing, unknown = model.load_state_dict(result["start"], strict=False)
@@ -444,39 +434,41 @@ def test_an_adapter_is_trained_by_the_same_formula(tmp_path: Path, monkeypatch: 
         assert all("lora_" in name for name in changed)
 
 
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """Results of other workers and of losses of tokens, in one process."""
+    kinds = [*itertools.product(("ours", "verl"), ("grpo", "gspo"), ["bf16"])]
+    kinds += [(worker, "grpo", "float64") for worker in ("ours", "verl")]
+    variants = {each: variant(2, worker=each[0], loss=each[1], dtype=each[2]) for each in kinds}
+    variants["no drift"] = variant(2, worker="no drift")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return trained(tmp_path_factory.mktemp("one"), monkeypatch, 1, variants)
+
+
 def test_without_the_drift_only_the_first_update_is_exact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+    one_rank: dict[Any, Any], expected: dict[str, Any]
 ) -> None:
-    result = trained(tmp_path, monkeypatch, 1, {"no drift": variant(2, worker="no drift")})["no drift"]
+    result = one_rank["no drift"]
     errors = [relative_error(*pair) for pair in zip(result["gradients"], expected["gradients"], strict=True)]
     assert errors[0] <= 1e-12
     assert all(1e-6 < error < math.inf for error in errors[1:])
     assert 1e-4 < largest(result["metrics"]["actor/gvpo_weight_sum"]) < math.inf, "and the metric shows it"
 
 
-def test_a_loss_that_does_not_look_at_groups_is_verls_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_does_not_look_at_groups_is_verls_own(one_rank: dict[Any, Any]) -> None:
     """Same mini-batches, our worker and verl's: the same gradients.
 
     They differ by the rounding of the old log-probs, for which ours takes the first update's own.
     """
-    variants = {name: variant(2, worker=name, loss="grpo") for name in ("ours", "verl")}
-    results = trained(tmp_path, monkeypatch, 1, variants)
-    for ours, verls in zip(results["ours"]["gradients"], results["verl"]["gradients"], strict=True):
-        assert relative_error(ours, verls) <= 1e-12
-    metrics = results["ours"]["metrics"]
-    assert metrics.keys() - results["verl"]["metrics"].keys() == {"actor/old_log_prob_gap"}
-    assert largest(metrics["actor/old_log_prob_gap"]) <= 1e-14
+    ours, verls = (one_rank[worker, "grpo", "float64"] for worker in ("ours", "verl"))
+    for pair in zip(ours["gradients"], verls["gradients"], strict=True):
+        assert relative_error(*pair) <= 1e-12
+    assert ours["metrics"].keys() - verls["metrics"].keys() == {"actor/old_log_prob_gap"}
+    assert largest(ours["metrics"]["actor/old_log_prob_gap"]) <= 1e-14
 
 
-def test_in_bf16_the_first_ratio_of_losses_of_tokens_is_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_bf16_the_first_ratio_of_losses_of_tokens_is_1(one_rank: dict[Any, Any]) -> None:
     """``old_log_probs`` of another pass differ from the update's own by its rounding (verl #6280)."""
-    kinds = [(worker, loss) for worker in ("ours", "verl") for loss in ("grpo", "gspo")]
-    variants = {f"{each}": variant(2, worker=each[0], loss=each[1], dtype="bf16") for each in kinds}
-    results = trained(tmp_path, monkeypatch, 1, variants)
-    for each in kinds:
-        first, *_ = results[f"{each}"]["metrics"]["actor/ppo_kl"]
-        assert bool(first == 0) is (each[0] == "ours"), each
+    for worker, loss in itertools.product(("ours", "verl"), ("grpo", "gspo")):
+        first, *_ = one_rank[worker, loss, "bf16"]["metrics"]["actor/ppo_kl"]
+        assert bool(first == 0) is (worker == "ours"), (worker, loss)

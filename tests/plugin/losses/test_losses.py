@@ -35,7 +35,6 @@ F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
 CASE_OF_LOSS = {case.loss_mode: case for case in (*PRESET_CASES, *OUR_CASES)}
 CLIPPED = [name for name in CASES if name != "gvpo"]
-MASKED_GRPO = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
 NO_KL = {"use_kl_loss": False}
 
 
@@ -110,16 +109,13 @@ def test_equals_verls_vanilla_with_the_same_aggregation(name, loss_agg_mode, dty
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
 
 
-MASKED = LossConfig(off_policy_mask_threshold=0.2)
-
-
 @pytest.mark.parametrize("name", CLIPPED)
 def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
     # Means of log π_old/π_θ: −0.3 with A = 1; 0.3 > 0.2 with A = −1, as if A and log ρ were 0. N and B stay.
     log_prob = torch.tensor([[0.1, 0.5], [-0.3, math.nan]], dtype=F64)
     without = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=F64)
     unmoved = torch.tensor([[0.1, 0.5], [0.0, math.nan]], dtype=F64)
-    config = counted(actor_config(CASES[name], policy_loss=MASKED))
+    config = counted(actor_config(CASES[name], policy_loss=LossConfig(off_policy_mask_threshold=0.2)))
     loss, metrics = call(name, config, log_prob=log_prob)
     assert loss.item() == pytest.approx(call(name, log_prob=unmoved, advantages=without)[0].item(), rel=1e-12)
     assert metrics["actor/frac_off_policy_masked"].item() == pytest.approx(1 / 3, rel=1e-6)
@@ -129,7 +125,8 @@ def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
 @pytest.mark.parametrize("split", ["whole", "singles", "shuffled"])
 @pytest.mark.parametrize("dp_size", [1, 2])
 def test_the_off_policy_mask_does_not_depend_on_the_cut(split, dp_size):
-    batch, config = ragged_batch(F64), actor_config(CASES["grpo"], policy_loss=MASKED_GRPO)
+    masked = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
+    batch, config = ragged_batch(F64), actor_config(CASES["grpo"], policy_loss=masked)
     found = value_and_gradient(config, batch, cut(batch.lengths, split, dp_size))
     expected = value_and_gradient(config, batch, cut(batch.lengths, "whole", 1))
     unmasked = value_and_gradient(actor_config(CASES["grpo"]), batch, cut(batch.lengths, "whole", 1))
@@ -222,19 +219,16 @@ def metrics_through_verl(
 ) -> dict[str, float]:
     """What verl would log: means over micro-batches, then over ranks."""
     overrides |= NO_KL | {"clip_ratio_c": 1.3, "use_dynamic_bsz": split == "dynamic"}
-    config = actor_config(CASE_OF_LOSS[name], **overrides)
-    ranks = []
+    config, ranks = actor_config(CASE_OF_LOSS[name], **overrides), []
+    loss = catalogue.LOSSES[config.policy_loss.loss_mode]
+    statistic = compute.statistic(loss, batch.tokens, batch.prompt, config)
     for rank in cut(batch.lengths, split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            groups, loss = (
-                at_first_update(len(rows), config.rollout_n),
-                catalogue.LOSSES[config.policy_loss.loss_mode],
-            )
-            statistic = compute.statistic(loss, batch.tokens, batch.prompt, config)
+            groups, own = at_first_update(len(rows), config.rollout_n), None
             if statistic is not None:
-                statistic = statistic[rows, : max(batch.lengths[row] for row in rows)]
-            with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
+                own = statistic[rows, : max(batch.lengths[row] for row in rows)]
+            with wire.GROUPS.set(groups), wire.STATISTIC.set(own):
                 metrics = ppo_loss(config, *batch.micro_batch(rows, dp_size))[1]
             for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
@@ -305,27 +299,18 @@ def with_budget(budget: int | None) -> dict[str, object]:
     return {"policy_loss": instantiate(section | {"max_response_length": budget})}
 
 
-def share_of_truncated(batch: Rollout, budget: int) -> float:
-    """Of all rows; the last one is padding, has no token and is counted, as in the denominators of verl."""
-    return oracles.mean([float(mask[budget - 1 : budget].any()) for mask in batch.response_mask])
-
-
 @pytest.mark.parametrize("split", ["whole", "halves", "singles"])
 @pytest.mark.parametrize("dp_size", [1, 2, 4])
 @pytest.mark.parametrize("budget", [MAX_RESPONSE_LENGTH, MAX_RESPONSE_LENGTH - 6])
 def test_the_share_of_truncated_responses(split, dp_size, budget):
     # Cut to the budget, as verl's rollout does; micro-batches of short responses are narrower than it.
-    batch = cut_to(ragged_batch(F64), budget)
-    expected = share_of_truncated(batch, budget)
+    batch = ragged_batch(F64)
+    mask, lengths = batch.response_mask[:, :budget], [min(each, budget) for each in batch.lengths]
+    batch = dataclasses.replace(batch, lengths=lengths, response_mask=mask)
+    # The last row is padding, has no token and is counted, as in the denominators of verl.
+    expected = oracles.mean([float(row[budget - 1 : budget].any()) for row in mask])
     found = metrics_through_verl("grpo", batch, split, dp_size, **with_budget(budget))
     assert found["actor/frac_truncated"] == pytest.approx(expected, rel=1e-6)
-
-
-def cut_to(batch: Rollout, budget: int) -> Rollout:
-    mask = batch.response_mask[:, :budget]
-    return dataclasses.replace(
-        batch, lengths=[min(each, budget) for each in batch.lengths], response_mask=mask
-    )
 
 
 def test_with_dynamic_batching_the_share_is_weighted_by_tokens():
@@ -347,7 +332,7 @@ def test_without_a_budget_nothing_is_said_about_truncation():
         assert "actor/frac_truncated" not in call("grpo", counted(config))[1]
 
 
-@pytest.mark.parametrize(("budget", "shown"), [(0, "0"), (-1, "-1"), (2.5, "2.5"), (True, "true")])
+@pytest.mark.parametrize(("budget", "shown"), [(0, "0"), (True, "true")])
 def test_a_budget_that_is_none_is_refused(budget, shown):
     with pytest.raises(InstantiationException, match=rf"max_response_length is {shown}; .*≥ 1.*Type: "):
         with_budget(budget)
@@ -369,7 +354,7 @@ def check(loss_mode: str, config: ActorConfig) -> None:
     check_loss(catalogue.LOSSES[loss_mode], config)
 
 
-@pytest.mark.parametrize(("factor", "shown"), [(None, "null"), (0, "0"), (-1, "-1")])
+@pytest.mark.parametrize(("factor", "shown"), [(None, "null"), (0, "0")])
 def test_dr_grpo_never_guesses_the_length(factor, shown):
     case = dataclasses.replace(CASES["dr_grpo"], loss_scale_factor=factor)
     with pytest.raises(ValueError, match=f"loss_scale_factor is {shown}, but") as caught:
@@ -386,23 +371,16 @@ def test_a_dual_clip_that_would_clip_everything_is_refused():
 @pytest.mark.parametrize(("value", "shown"), [(-0.2, r"-0\.2"), (math.inf, "inf"), (math.nan, "nan")])
 def test_a_clip_range_that_is_none_is_refused(side, value, shown):
     actor = OmegaConf.create({"loss_agg_mode": "seq-mean-token-mean", side: value})
-    with pytest.raises(
-        ValueError, match=rf"\.{side} is {shown}; valid is a finite number ≥ 0\. Type: .*=0\.2"
-    ):
+    with pytest.raises(ValueError, match=rf"\.{side} is {shown}; valid is a finite number ≥ 0\."):
         check_loss(catalogue.LOSSES["grpo"], actor)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        *(("grpo", {"off_policy_mask_threshold": each}, "> 0.*Type: .*=0.5") for each in (0, -0.5, math.inf)),
-        *(("gvpo", {"gvpo_beta": each}, r"> 0.*_beta=0\.1$") for each in (0, -0.1, math.inf, math.nan)),
-        ("gvpo", {"gvpo_beta": None}, r"> 0.*Type: \+algo=gvpo"),
-        (
-            "gvpo",
-            {"gvpo_beta": 0.1, "gvpo_terms": "without_reward"},
-            "without_reward; valid are all, with",
-        ),
+        ("grpo", {"off_policy_mask_threshold": 0}, "> 0.*Type: .*=0.5"),
+        ("gvpo", {"gvpo_beta": math.nan}, r"> 0.*_beta=0\.1$"),
+        ("gvpo", {"gvpo_beta": 0.1, "gvpo_terms": "without_reward"}, "valid are all, with"),
     ],
 )
 def test_a_value_out_of_its_range_is_refused(name, options, message):
@@ -423,14 +401,11 @@ def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> GroupR
     )
 
 
-def update_sums(prompts: int) -> wire.UpdateSums:
-    return wire.UpdateSums(torch.zeros(prompts, dtype=F64), torch.zeros(3, dtype=F64))
-
-
 def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     # β = 0.1, Δ = (3, 1); d = 0.1 (Δ − drift) − A = (−0.9, 1.2) and k = (3, 2).
     log_prob = torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64)
-    groups, sums = gvpo_groups([1, 0], [3, 2], [2.0, -1.0]), update_sums(2)
+    groups = gvpo_groups([1, 0], [3, 2], [2.0, -1.0])
+    sums = wire.UpdateSums(torch.zeros(2, dtype=F64), torch.zeros(3, dtype=F64))
     with wire.GROUPS.set(groups), wire.UPDATE_SUMS.set(sums):
         loss, metrics = call("gvpo", log_prob=log_prob)
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
@@ -443,20 +418,15 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     assert wire.UPDATE_SUMS.get() is None
 
 
-def policy_loss_of_gvpo(**options: object) -> dict[str, object]:
-    return {"policy_loss": LossConfig(loss_mode="gvpo", gvpo_beta=0.1, **options)}
-
-
 @pytest.mark.parametrize("terms", gvpo_terms.ABLATED_LOSSES)
 def test_a_loss_without_a_term_is_refused_but_in_a_grid_that_says_so(terms):
-    with pytest.raises(
-        SettingError,
-        match=rf"gvpo_terms is {terms}, but .*ablation.*valid is all\. Type: .*gvpo_terms=all, or in a grid "
-        r".*: \+actor_rollout_ref\.actor\.policy_loss\.gvpo_terms_ablation=true",
-    ):
-        check("gvpo", counted(actor_config(CASES["gvpo"], **policy_loss_of_gvpo(gvpo_terms=terms))))
-    said = policy_loss_of_gvpo(gvpo_terms=terms, gvpo_terms_ablation=True)
-    check("gvpo", counted(actor_config(CASES["gvpo"], **said)))
+    def checked(**said: object) -> None:
+        options = LossConfig(loss_mode="gvpo", gvpo_beta=0.1, gvpo_terms=terms, **said)
+        check("gvpo", counted(actor_config(CASES["gvpo"], policy_loss=options)))
+
+    with pytest.raises(SettingError, match=rf"gvpo_terms is {terms}, but .*gvpo_terms_ablation=true"):
+        checked()
+    checked(gvpo_terms_ablation=True)
 
 
 def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_moved():

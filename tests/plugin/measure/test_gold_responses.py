@@ -15,7 +15,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from processes import run_ranks
 from queue_store import Store, trainer_with
-from ray_cluster import free_ports
 from test_request_seeds import Server, agent_loop
 from torch import Tensor
 from transfer_queue import KVBatchMeta
@@ -100,22 +99,13 @@ class TestRows:
         [
             (
                 {"data__max_prompt_length": 14},
-                r"data\.max_prompt_length is 14, but row 1 of .*\.files has a prompt of 15 tokens; valid is "
-                rf"at least 17\. Type: data\.max_prompt_length=17, or ~{SECTION}",
+                r"is 14, but row 1 of .*\.files has a prompt of 15 tokens; valid is at least 17",
             ),
-            (
-                # <reasoning>, 7 + 8 + 8 tokens of steps, </reasoning>, <answer>, 28, </answer>, end of turn.
-                {"data__max_response_length": 29},
-                r"data\.max_response_length is 29, but row 2 of .* has a response of 30 tokens; valid is at "
-                r"least 30\. Type: data\.max_response_length=30",
-            ),
+            # <reasoning>, 7 + 8 + 8 tokens of steps, </reasoning>, <answer>, 28, </answer>, end of turn.
+            ({"data__max_response_length": 29}, "is 29, but row 2 of .* has a response of 30 tokens"),
             (
                 {"algorithm__grpo_ext__gold_responses__response_key": "extra_info.answer"},
-                r"response_key is extra_info\.answer, but row 0 of .*\.files has None there; valid is a text",
-            ),
-            (
-                {"algorithm__grpo_ext__gold_responses__response_key": "extra_info.terms"},
-                r"but row 0 of .*\.files has \[3, 4\] there; valid is a text in every row",
+                r"is extra_info\.answer, but row 0 of .*\.files has None there; valid is a text",
             ),
         ],
     )
@@ -157,7 +147,7 @@ def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
         reports: Any = ({},),
         step: int = 1,
         ranks: int = 1,
-        stored: tuple[str, ...] = (),
+        stored: Any = (),
         **changes: Any,
     ) -> SimpleNamespace:
         queue = Store()
@@ -234,9 +224,7 @@ def test_probabilities_of_what_verls_worker_computes(
         torch.save(
             {"model": str(policy), "variants": {"gold": variant}, "batches": rows}, tmp_path / "job.pt"
         )
-        (port,) = free_ports(1)
-        where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        run_ranks(fsdp2_ranks.run_inference, 2, tmp_path, folder=tmp_path, **where)
+        run_ranks(fsdp2_ranks.run_inference, 2, tmp_path, folder=tmp_path)
         found = torch.load(tmp_path / "result.pt")["gold"]
         for key, log_probs in zip(batch.keys, found, strict=True):
             queue.rows[key]["log_probs"] = log_probs
@@ -271,11 +259,10 @@ class TestStep:
     def test_fewer_rows_than_ranks(self, stepped: Any, model: torch.nn.Module) -> None:
         found = stepped(computed_by(model), ranks=7, algorithm__grpo_ext__gold_responses__samples=2)
         assert len(found.rows) == 2
-        assert found.metrics["gold_response/log_prob"] == pytest.approx(
-            expected(model, found.rows)[1], rel=1e-12
-        )
+        wanted = expected(model, found.rows)[1]
+        assert found.metrics["gold_response/log_prob"] == pytest.approx(wanted, rel=1e-12)
 
-    @pytest.mark.parametrize(("step", "measured"), [(1, False), (3, True), (4, False), (6, True)])
+    @pytest.mark.parametrize(("step", "measured"), [(4, False), (6, True)])
     def test_every_few_steps(self, stepped: Any, model: torch.nn.Module, step: int, measured: bool) -> None:
         found = stepped(computed_by(model), step=step, algorithm__grpo_ext__gold_responses__freq=3)
         assert bool(found.metrics) == bool(found.timing) == measured
@@ -341,15 +328,13 @@ class TestTrainingRewards:
         }
 
 
-class TestRefused:
-    def test_a_section_without_files(self) -> None:
-        with pytest.raises(
-            SettingError,
-            match=rf"{SECTION}\.files is null, but .* Type: '\+{SECTION}\.files=\$\{{data\.val_files\}}'",
-        ):
-            Options.from_config({"grpo_ext": {"gold_responses": {}}})
-
-    @pytest.mark.parametrize("files", ["", [], [""], [1], {"a": "b"}])
-    def test_what_names_no_file(self, files: Any) -> None:
-        with pytest.raises(SettingError, match=r"files is .*; valid is a data file, or a list of them"):
-            Options.from_config({"grpo_ext": {"gold_responses": {"files": files}}})
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({}, r"files is null, but .*=\$\{data\.val_files\}'"),
+        *(({"files": each}, "valid is a data file, or a list of them") for each in ([], [""], {"a": "b"})),
+    ],
+)
+def test_a_section_that_names_no_file_is_refused(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Options.from_config({"grpo_ext": {"gold_responses": section}})

@@ -34,7 +34,6 @@ from grpo_verl_ext.verl_plugin.compose import composed
 TOKENIZER = build_tokenizer()
 OPTION = "algorithm.grpo_ext.seed_requests"
 ROLLOUT = "actor_rollout_ref.rollout"
-repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 small, prompts = st.integers(0, 3), st.lists(st.integers(0, 3), max_size=3)
 arguments = st.fixed_dictionaries(
     {"seed": small, "step": small, "index": small, "session": small, "turn": small, "prompt_ids": prompts}
@@ -42,7 +41,7 @@ arguments = st.fixed_dictionaries(
 
 
 @given(arguments, arguments)
-@repeatable
+@settings(derandomize=True, deadline=None, max_examples=100)
 def test_equal_seeds_are_of_equal_requests(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert (loops._request_seed(**one) == loops._request_seed(**other)) == (one == other)
 
@@ -128,11 +127,7 @@ def test_each_request_has_a_seed_of_its_own(loop: Callable[..., Any]) -> None:
     assert seeds_of(loop, config, params, step=4) == first
     assert not set(seeds_of(loop, config, params, step=5)) & set(first)
     assert not set(seeds_of(loop, configured(f"+{OPTION}=2"), params, step=4)) & set(first)
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=["single turn", "tools"])
-def test_without_the_option_requests_are_verls(loop: Callable[..., Any]) -> None:
-    assert seeds_of(loop, configured(), {"temperature": 1.0}, step=4) == [None] * 6
+    assert seeds_of(loop, configured(), params, step=4) == [None] * 6, "verl's, without the option"
 
 
 def test_later_turns_depend_on_no_answer() -> None:
@@ -208,6 +203,7 @@ class TestRefused:
         config = OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": [str(file)]}})
         with pytest.raises(SettingError, match=f"ask for agent_name={names[0]}, and .* passes seeds on"):
             CHECKS["seeds"](config)
+        CHECKS["seeds"](configured(f"data.train_files={file}"))  # without the option nothing is asked
 
     @pytest.mark.parametrize("names", [["grpo_ext_tool_agent", None], [None, None]])
     def test_rows_that_ask_for_ours_or_for_none(self, names: list[str | None], tmp_path: Path) -> None:
@@ -217,7 +213,3 @@ class TestRefused:
         (tmp_path / "b.parquet").write_text("no parquet")
         files = [str(file), str(tmp_path / "b.parquet"), "hdfs://c.parquet"]
         CHECKS["seeds"](OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": files}}))
-
-    def test_without_the_option_nothing_is_asked(self, tmp_path: Path) -> None:
-        pandas.DataFrame({"prompt": ["a"], "agent_name": ["mine"]}).to_parquet(file := tmp_path / "a.parquet")
-        CHECKS["seeds"](configured(f"data.train_files={file}"))

@@ -24,7 +24,7 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import (
 )
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
-ACTOR = "actor_rollout_ref.actor"
+ACTOR, V1 = "actor_rollout_ref.actor", "trainer.v1"
 MICRO_BATCH, RANKS, FORWARD_PASS = (
     StatisticSource.MICRO_BATCH,
     StatisticSource.RANKS,
@@ -58,12 +58,7 @@ DYNAMIC = replace(FIXED, micro_batch=None)
         (replace(DYNAMIC, budget=4096), MICRO_BATCH, 4, "have up to 4096 tokens and fit"),
         (replace(DYNAMIC, budget=4095), FORWARD_PASS, 32, "4096 tokens, a micro-batch 4095"),
         # Six prompts are 1.5 on each rank.
-        (
-            replace(DYNAMIC, mini_batch=24),
-            FORWARD_PASS,
-            24,
-            "4 ranks do not divide a mini-batch's 6 times",
-        ),
+        (replace(DYNAMIC, mini_batch=24), FORWARD_PASS, 24, "4 ranks do not divide a mini-batch's 6 times"),
         *(
             (replace(cut, engine="megatron"), FORWARD_PASS, 32, "strategy=megatron was not tested")
             for cut in (FIXED, DYNAMIC)
@@ -112,9 +107,8 @@ def test_the_cut_is_read_from_verls_configuration() -> None:
     assert Cut.from_config(fixed, ranks=4, of_prompts=True) == FIXED
     dynamic = (f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=8192")
     parallel = composed(*SIZES, *dynamic, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2")
-    assert Cut.from_config(parallel, ranks=4, of_prompts=True) == DYNAMIC, (
-        "two ranks share a micro-batch's tokens"
-    )
+    # Two ranks share a micro-batch's tokens.
+    assert Cut.from_config(parallel, ranks=4, of_prompts=True) == DYNAMIC
     short = composed(*SIZES, "data.max_response_length=1")
     assert Cut.from_config(short, ranks=4, of_prompts=True).longest == 128, "a row of verl's padding"
 
@@ -126,13 +120,7 @@ def test_the_cut_is_read_from_verls_configuration() -> None:
         ([f"{ACTOR}.ppo_mini_batch_size=4"], True),
         ([f"{ACTOR}.ppo_epochs=2"], True),
         (["algorithm.rollout_correction.bypass_mode=true"], True),
-        (
-            [
-                "trainer.v1.trainer_mode=grpo_ext_separate_async",
-                "trainer.v1.separate_async.parameter_sync_step=2",
-            ],
-            True,
-        ),
+        ([f"{V1}.trainer_mode=grpo_ext_separate_async", f"{V1}.separate_async.parameter_sync_step=2"], True),
     ],
 )
 def test_when_the_policy_moves_between_the_rollout_and_an_update(overrides: list[str], moves: bool) -> None:

@@ -25,7 +25,6 @@ from torch import Tensor
 from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import wire
 
-F64 = torch.float64
 SEED = 2**20
 """Of the first update of training step 1."""
 MICRO_BATCH, RANKS = "micro-batch", "ranks"

@@ -35,7 +35,7 @@ def test_a_model_that_neither_fsdp_sharded_is_refused(module, tmp_path):
     assert not list(tmp_path.rglob("*.pt"))
 
 
-WRONG = {"sync_steps": (0, -1, 2.5), "mixup_alpha": (0, 1.5, math.nan)}
+WRONG = {"sync_steps": (0, 2.5), "mixup_alpha": (0, 1.5, math.nan)}
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, own in WRONG.items() for value in own])
@@ -106,8 +106,8 @@ class TestMetrics:
         wanted = {"k1": 2.0, "k2": 2.0, "k3": math.exp(-2) + 1}
         assert found == {f"actor/ref_kl_{name}": pytest.approx(mean) for name, mean in wanted.items()}
 
-    def test_without_any_sample_nothing_is_logged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_any_sample_or_turned_off_nothing_is_logged(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         assert self.metrics(monkeypatch, stored=[0, 1, 2]) == {}
-
-    def test_turned_off_nothing_is_logged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.metrics(monkeypatch, ref_kl_metrics=False) == {}

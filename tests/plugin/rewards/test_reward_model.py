@@ -97,9 +97,7 @@ class TestResponses:
         reported: list[Exception] = []
         monkeypatch.setattr(manager, "report_failure", reported.append)
         monkeypatch.setattr(LearnedReward, "score", lambda *_: float("nan"))
-        with pytest.raises(
-            ValueError, match="reward_model_score of a response is nan; valid is a finite"
-        ) as e:
+        with pytest.raises(ValueError, match="reward_model_score of a response is nan") as e:
             asked(composed([MANAGER, f"+{SECTION}.path={reward_model}"]))
         assert reported == [e.value]
 
@@ -199,23 +197,14 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("overrides", "message"),
         [
-            (
-                [f"+{SECTION}.path=m"],
-                rf"reward\.reward_manager\.name is naive, but {SECTION} is set, .* asks no reward",
-            ),
+            ([f"+{SECTION}.path=m"], rf"name is naive, but {SECTION} is set, .* asks no reward"),
             ([MANAGER], rf"rule_and_model, but {SECTION}\.path is null"),
-            ([MANAGER, f"+{SECTION}.weight=2"], rf"rule_and_model, but {SECTION}\.path is null"),
             ([MANAGER, f"+{SECTION}.path=./nowhere"], r"there is no nowhere/config\.json"),
             (
                 [MANAGER, f"+{SECTION}.path=m", "reward.reward_model.enable=true"],
-                r"never calls reward\.reward_manager\.name=rule_and_model; valid is false",
+                "never calls .*; valid is false",
             ),
-            (
-                [MANAGER, f"+{SECTION}.paths=m"],
-                rf"{SECTION}\.paths='m' is not an option; valid are path, weight",
-            ),
-            ([MANAGER, f"+{SECTION}.weight=nan"], rf"{SECTION}\.weight is nan; valid is a finite number"),
-            ([MANAGER, f"+{SECTION}.rule_weight=true"], rf"{SECTION}\.rule_weight is true"),
+            ([MANAGER, f"+{SECTION}.paths=m"], rf"{SECTION}\.paths='m' is not an option; valid are path"),
         ],
     )
     def test_what_cannot_work_is_refused(self, overrides: list[str], message: str) -> None:
@@ -226,7 +215,6 @@ class TestChecks:
         ("preset", "content", "message"),
         [
             ("grpo", "{", r"config\.json is not valid JSON"),
-            ("grpo", "[]", r"config\.json is not valid JSON of a model \(.*an object\)"),
             ("grpo", "{}", "its architecture is none, not a classifier"),
             ("grpo", "XForCausalLM", "is XForCausalLM, not a classifier"),
             ("grpo", "XForTokenClassification", r"is XForTokenClassification, not a .* …ForSequenceClass"),

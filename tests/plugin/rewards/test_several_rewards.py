@@ -64,37 +64,38 @@ def test_without_the_rewards_it_says_what_to_type() -> None:
         gdpo(torch.zeros(7, 3), MASK, IDS, OmegaConf.create({"adv_estimator": "gdpo_outcome"}))
 
 
-def batch(*reported: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
-    keys = [f"p_{i}_0" for i in range(len(reported))]
-    tags = [{"is_padding": i >= len(reported) - padding} for i in range(len(reported))]
-    extra = [{"reward_extra_info": each} for each in reported]
-    return SimpleNamespace(keys=keys, tags=tags), tu.get_tensordict({"extra_fields": extra})
+def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
+    """Keys and tags of rows with these ``extra_fields``, the last of which are padding; and the fields."""
+    keys = [f"p_{i}_0" for i in range(len(extra))]
+    tags = [{"is_padding": i >= len(extra) - padding} for i in range(len(extra))]
+    return SimpleNamespace(keys=keys, tags=tags), tu.get_tensordict({"extra_fields": list(extra)})
+
+
+def reporting(*reports: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
+    return batch(*({"reward_extra_info": each} for each in reports), padding=padding)
 
 
 class TestCollected:
     def test_in_the_order_of_the_keys_and_without_padding(self) -> None:
         rows = [{"format": 0.2, "right": 1, "score": 1.2}, {"format": np.float32(0.5), "right": True}, {}]
-        found = _collected_rewards(*batch(*rows, padding=1), KEYS)
+        found = _collected_rewards(*reporting(*rows, padding=1), KEYS)
         torch.testing.assert_close(found, torch.tensor([[1, 0.2], [1, 0.5], [0, 0]]))
 
     def test_of_a_session_with_several_outputs_the_last_counts(self) -> None:
-        meta, data = batch({}, {"format": 0.2, "right": 1})
+        meta, data = reporting({}, {"format": 0.2, "right": 1})
         meta.keys = ["p_0_0", "p_0_1"]
         torch.testing.assert_close(_collected_rewards(meta, data, KEYS), torch.tensor([[0, 0], [1, 0.2]]))
 
     @pytest.mark.parametrize("value", [None, "0.2", [0.2]])
     def test_a_response_without_one_names_those_that_it_has(self, value: object) -> None:
         rows = [{"right": 1.0, "format": 0.2}, {"right": 1.0, "acc": 1.0, "format": value, "pred": "14"}]
-        with pytest.raises(
-            ValueError,
-            match=r"p_1_0 .* has format=.*: right, acc\. Type: 'algorithm\.gdpo_reward_keys=\[right,acc\]'",
-        ):
-            _collected_rewards(*batch(*rows), KEYS)
+        with pytest.raises(ValueError, match=r"p_1_0 .* has format=.*: right, acc\. .*_keys=\[right,acc\]"):
+            _collected_rewards(*reporting(*rows), KEYS)
 
     @pytest.mark.parametrize("reported", [{}, {"acc": np.True_}])
     def test_fewer_than_two_numbers_are_none_for_gdpo(self, reported: dict[str, object]) -> None:
         with pytest.raises(ValueError, match=r"p_0_0 .* Type: \+algo=grpo$"):
-            _collected_rewards(*batch(reported), KEYS)
+            _collected_rewards(*reporting(reported), KEYS)
 
 
 class Verls(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -109,8 +110,7 @@ class Verls(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def on_sample_end(self, *_: Any) -> None:
         """verl's abstract method."""
 
-    def on_step_end(self, *_: Any) -> None:
-        """verl's abstract method."""
+    on_step_end = on_sample_end
 
 
 class Ours(OtherRewardsMixin, Verls):
@@ -119,7 +119,7 @@ class Ours(OtherRewardsMixin, Verls):
 
 @pytest.mark.parametrize("estimator", ["gdpo_outcome", "grpo_outcome"])
 def test_the_trainer_shows_the_rewards_to_gdpo_alone(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    meta, data = batch({"correctness": 2.0, "format": 0.8})
+    meta, data = reporting({"correctness": 2.0, "format": 0.8})
     monkeypatch.setattr(trainer, "nested", lambda batch, *fields: data)
     _, shown = Ours(estimator)._compute_advantage(meta, {})
     assert (shown is None) is (estimator == "grpo_outcome")
@@ -135,7 +135,7 @@ class TestChecks:
         CHECKS["reported-rewards"](composed(["+algo=gdpo", mine, "algorithm.gdpo_reward_keys=[a,b,c]"]))
         CHECKS["reported-rewards"](composed(["+algo=grpo"]))
 
-    @pytest.mark.parametrize("keys", ["null", "[]", "[format]", "[format,format]"])
+    @pytest.mark.parametrize("keys", ["null", "[format]", "[format,format]"])
     def test_fewer_than_two(self, keys: str) -> None:
         with pytest.raises(SettingError, match=r"gdpo_reward_keys is .*two or more .*Type: 'algorithm\.gdpo"):
             CHECKS["reported-rewards"](composed(["+algo=gdpo", f"algorithm.gdpo_reward_keys={keys}"]))

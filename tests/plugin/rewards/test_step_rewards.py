@@ -4,7 +4,6 @@ import math
 import unicodedata
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import oracles
@@ -14,12 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from tensordict import TensorDict
-from test_several_rewards import Ours, Verls
+from test_several_rewards import Ours, Verls, batch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
-from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.steps import StepRewardError, step_end_tokens
@@ -36,7 +33,6 @@ grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
 BYTES = build_tokenizer()
 FUNCTION = "reward.custom_reward_function"
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
-repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def merged_tokenizer() -> PreTrainedTokenizerFast:
@@ -69,7 +65,7 @@ def by_bytes(tokenizer: Any, ids: list[int], end: int) -> int:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data(), written=text)
-@repeatable
+@settings(derandomize=True, deadline=None, max_examples=100)
 def test_characters_are_found_on_the_token_that_has_their_last_byte(name, data, written):
     tokenizer = TOKENIZERS[name]
     ids = tokenizer.encode(unicodedata.normalize("NFC", written), add_special_tokens=False)
@@ -143,24 +139,20 @@ class TestOutput:
         assert fields["extra_fields"]["step_error"].startswith("step_ends has 9; valid for this response is")
 
 
-def batch(*extra: dict[str, Any], padding: int = 0) -> tuple[SimpleNamespace, TensorDict]:
-    keys = [f"p_{i}_0" for i in range(len(extra))]
-    tags = [{"is_padding": i >= len(extra) - padding} for i in range(len(extra))]
-    return SimpleNamespace(keys=keys, tags=tags), tu.get_tensordict({"extra_fields": list(extra)})
-
-
 class TestCollected:
-    def test_rows_without_a_step_and_padding_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        steps = [
-            {"steps": [(1.0, 2), (0.5, 5)]},
-            {"steps": []},
-            {"steps": [(0.0, 1)]},
-            {"steps": [(9.0, 99)]},
-        ]
-        meta, data = batch(*steps, padding=1)
+    @staticmethod
+    def computed(
+        monkeypatch: pytest.MonkeyPatch, *rows: Any, padding: int = 0
+    ) -> tuple[Any, dict[str, float]]:
+        """The steps that the estimator is shown, and the metrics."""
+        meta, data = batch(*({"steps": each} for each in rows), padding=padding)
         monkeypatch.setattr(trainer, "nested", lambda *_: data)
         metrics: dict[str, float] = {}
-        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
+        return Ours("grpo_process")._compute_advantage(meta, metrics)[0], metrics
+
+    def test_rows_without_a_step_and_padding_are_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps = [[(1.0, 2), (0.5, 5)], [], [(0.0, 1)], [(9.0, 99)]]
+        found, metrics = self.computed(monkeypatch, *steps, padding=1)
         assert found.rewards.tolist() == [1.0, 0.5, 0.0]
         assert found.row.tolist() == [0, 0, 2]
         assert found.end.tolist() == [2, 5, 1]
@@ -172,10 +164,7 @@ class TestCollected:
         }
 
     def test_a_batch_without_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        meta, data = batch({"steps": []})
-        monkeypatch.setattr(trainer, "nested", lambda *_: data)
-        metrics: dict[str, float] = {}
-        found, _ = Ours("grpo_process")._compute_advantage(meta, metrics)
+        found, metrics = self.computed(monkeypatch, [])
         assert len(found.rewards) == len(found.row) == 0
         assert metrics == {"critic/step_rewards/per_response": 0.0}
 
@@ -184,9 +173,7 @@ class TestCollected:
             collected_steps(*batch({"steps": []}, {"step_error": "out of range"}))
 
     def test_a_response_without_steps_names_the_agent_loop(self) -> None:
-        with pytest.raises(
-            ValueError, match=r"p_0_0 .* no step rewards.*agent_name, such as grpo_ext_single_turn_agent"
-        ):
+        with pytest.raises(ValueError, match=r"p_0_0 .* no step rewards.*grpo_ext_single_turn_agent"):
             collected_steps(*batch({"reward_extra_info": {}}))
 
     def test_what_the_dump_says_of_each_response(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +198,10 @@ class TestChecks:
     def check(*overrides: str) -> None:
         CHECKS["reported-steps"](composed(overrides))
 
-    def test_the_preset_passes_and_other_estimators_need_nothing(self) -> None:
+    def test_a_function_of_which_nothing_is_known_passes_and_other_estimators_need_none(self) -> None:
+        for word in (f"{FUNCTION}.path=mine.py", f"{AGENT_LOOP}=mine", "reward.reward_manager.name=mine"):
+            self.check("+algo=grpo_process", word)
         self.check("+algo=grpo")
-        self.check("+algo=grpo_process", f"{AGENT_LOOP}=my_agent")
 
     def test_rows_that_ask_for_verls_own_are_refused(self, tmp_path: Path) -> None:
         pandas.DataFrame({"prompt": ["a"], "agent_name": ["tool_agent"]}).to_parquet(tmp_path / "a.parquet")
@@ -228,18 +216,11 @@ class TestChecks:
                 [f"{FUNCTION}.path=pkg://grpo_verl_ext.rewards.weighted_sum"],
                 r"Type: \+\+reward\.custom_reward_function\.reward_kwargs\.step_rewards=true",
             ),
-            ([f"{FUNCTION}.path=mine.py"], None),
-            ([f"{AGENT_LOOP}=my_agent"], None),
-            (["reward.reward_manager.name=mine"], None),
         ],
     )
-    def test_a_function_that_reports_no_steps(self, words: list[str], wrong: str | None) -> None:
-        config = composed(["+algo=grpo_process", *words])
-        if wrong is None:
-            CHECKS["reported-steps"](config)
-        else:
-            with pytest.raises(ValueError, match=wrong):
-                CHECKS["reported-steps"](config)
+    def test_a_function_that_reports_no_steps(self, words: list[str], wrong: str) -> None:
+        with pytest.raises(ValueError, match=wrong):
+            self.check("+algo=grpo_process", *words)
 
 
 class TestEstimator:

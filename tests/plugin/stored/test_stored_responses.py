@@ -41,10 +41,8 @@ F64 = torch.float64
 N = "actor_rollout_ref__rollout__n"
 LOG_PROBS = "actor_rollout_ref__rollout__calculate_log_probs"
 
-Given = Sequence[Any] | None
 
-
-def data(**responses: Given) -> list[dict[str, Any]]:
+def data(**responses: Sequence[Any] | None) -> list[dict[str, Any]]:
     """One row a prompt."""
     return [
         {"prompt": prompt, "extra_info": {"index": number, "responses": given}}
@@ -71,8 +69,6 @@ def by_prompt(rollout: Rollout, field: str = "responses") -> dict[str, list[Any]
             found.setdefault(row["raw_prompt"][0]["content"], {})[int(key.split("_")[1])] = value
     return {prompt: [sessions[i] for i in sorted(sessions)] for prompt, sessions in found.items()}
 
-
-# ------------------------------------------------------------------------ GVPO's optimum from a fixed table
 
 TABLE = [list(tokens) for tokens in itertools.product(range(5), repeat=2)]
 """All responses of two tokens."""
@@ -139,15 +135,15 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
         assert total_variation(anchor, wanted) > 0.2, "it had somewhere to go"
 
 
-# ------------------------------------------------------------------------------------------------ the rollout
-
-
-def test_the_first_samples_are_stored_and_the_server_writes_the_others(rollout: Any) -> None:
+def test_the_first_samples_are_stored_and_the_server_writes_the_others(
+    rollout: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two of four; a prompt with one response has three samples, and one without has four."""
     rows = data(ab=[[0, 1], [2, 3], [1, 1]], cd=["b"], da=None)
     rows[1]["extra_info"]["responses"] = [[1, 4]]
     server = Server([[letter % 4, 4] for letter in range(9)])
     run = rollout(rows, share=0.5, server=server, **{N: 4})
+    assert "4 responses to 2 of 3 prompts, 3 of them within the share" in capsys.readouterr().err
     run.generate()
     responses, extra = by_prompt(run), by_prompt(run, "extra_fields")
     assert responses["ab"][:2] == [[0, 1], [2, 3]]
@@ -158,14 +154,10 @@ def test_the_first_samples_are_stored_and_the_server_writes_the_others(rollout: 
     assert [Field.STORED_ORIGIN in each for each in extra["da"]] == [False] * 4
     assert extra["ab"][0][Field.STORED_ORIGIN] == {"step": 0, "log_probs": None}
     assert by_prompt(run, "rm_scores")["ab"][0] == [0.0, 2.0], "scored by the reward function"
+    queued = [{"prompt": "", "responses": [None, None]}] * 4
+    assert by_prompt(run, Field.STORED_RESPONSES)["ab"] == queued, "no response with every row"
     fields = {frozenset(row) for row in run.queue.rows.values()}
     assert len(fields) == 1, "the trainer reads fields of all rows at once"
-
-
-def test_responses_are_not_written_to_the_queue_with_every_row(rollout: Any) -> None:
-    run = rollout(data(ab=[[0, 1], [2, 3]]), share=1.0, **{N: 2})
-    run.generate()
-    assert by_prompt(run, Field.STORED_RESPONSES)["ab"] == [{"prompt": "", "responses": [None, None]}] * 2
 
 
 def test_a_validation_samples_everything(rollout: Any) -> None:
@@ -184,13 +176,12 @@ def test_the_column_passes_transfer_queue() -> None:
     """Where a trainer keeps prompts in flight it is stored there, with numbers as they were."""
     response = StoredResponse(token_ids=np.array([3, 4], np.int32), log_probs=np.float32([-1, -2]), step=7)
     column = {Field.STORED_RESPONSES: [{"prompt": "p", "responses": [response, None]}]}
-    found = decode([bytes(memoryview(part)) for part in encode(column)])[Field.STORED_RESPONSES][0][
-        "responses"
-    ]
-    assert found[1] is None
-    assert found[0]["step"] == 7
-    assert found[0]["token_ids"].tolist() == [3, 4]
-    assert found[0]["log_probs"].tolist() == [-1.0, -2.0]
+    (row,) = decode([bytes(memoryview(part)) for part in encode(column)])[Field.STORED_RESPONSES]
+    found, none = row["responses"]
+    assert none is None
+    assert found["step"] == 7
+    assert found["token_ids"].tolist() == [3, 4]
+    assert found["log_probs"].tolist() == [-1.0, -2.0]
 
 
 def test_recorded_log_probs_are_the_rollouts(rollout: Any) -> None:
@@ -199,9 +190,6 @@ def test_recorded_log_probs_are_the_rollouts(rollout: Any) -> None:
     run = rollout(data(ab=given), share=0.5, server=server, **{N: 2, LOG_PROBS: True})
     run.step()
     assert by_prompt(run, "rollout_log_probs")["ab"] == [[-0.5, -0.25], [-1.5, -1.5]]
-
-
-# ------------------------------------------------------------------------------------ old policy and metrics
 
 
 def test_the_old_policy_of_stored_responses_is_the_actor(rollout: Any) -> None:
@@ -251,26 +239,12 @@ def test_what_is_not_there_is_not_logged(rollout: Any) -> None:
     assert not any(name.startswith("sampled/") for name in metrics)
 
 
-def test_the_driver_says_what_it_takes(rollout: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    rollout(data(ab=[[0, 1], [0, 2], [0, 3]], cd=None), share=0.5, **{N: 4})
-    assert (
-        "2 of 4 samples of a prompt are taken from extra_info.responses: 3 responses to 1 of 2 prompts, 2 of "
-        "them within the share" in capsys.readouterr().err
-    )
-
-
-# ------------------------------------------------------------------------------------------------ the history
-
 HISTORY = {"source": "history", "share": 0.5, "max_age": 2}
-
-
-def responses_of(*letters: int) -> list[list[int]]:
-    return [[letter, 4] for letter in letters]
 
 
 def test_a_prompt_meets_its_earlier_samples(rollout: Any) -> None:
     """Two of four from the second step on; what was stored is not stored again, and ages."""
-    server = Server([*responses_of(0, 1, 2, 3), *([letter, letter] for letter in [0, 1, 2, 3] * 2)])
+    server = Server([[letter, 4] for letter in range(4)] + [[letter, letter] for letter in [0, 1, 2, 3] * 2])
     run = rollout(data(ab=None), server=server, **HISTORY, **{N: 4})
     first = run.step()[1]
     assert (first["stored/share"], run.server.asked) == (0, 4)
@@ -376,16 +350,12 @@ def test_a_history_of_an_unknown_prompt_is_refused(tmp_path: Path) -> None:
     kept = history()
     kept.add(prompt_id([{"content": "ab"}]), response(1))
     kept.save(tmp_path)
-    with pytest.raises(
-        SettingError, match=r"responses to 1 prompts that data\.train_files does not have.*Type"
-    ):
+    with pytest.raises(SettingError, match=r"responses to 1 prompts that data\.train_files does not have"):
         history().load(tmp_path, {prompt_id([{"content": "cd"}])})
 
 
 def test_a_checkpoint_without_a_history_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingError, match=r"parquet does not exist; valid is .*Type: trainer\.resume_mode=disable"
-    ):
+    with pytest.raises(SettingError, match=r"parquet does not exist; .*=disable"):
         history().load(tmp_path, set())
 
 
@@ -393,8 +363,6 @@ def test_a_prompt_of_images_has_no_history() -> None:
     with pytest.raises(SettingError, match=r"more than text.*Type: .*source=data"):
         prompt_id([{"content": [{"type": "image", "image": object()}]}])
 
-
-# --------------------------------------------------------------------------------------------- what is given
 
 BYTES = build_tokenizer()
 
@@ -429,38 +397,24 @@ def rows(*responses: Any) -> list[dict[str, Any]]:
     ("responses", "changes", "message"),
     [
         (["a", "bcdefghi"], {}, r"response 1 in extra_info\.responses of row 1 has 9 tokens; valid .* 8"),
-        ([[97] * 9], {}, r"response 0 .* has 9 tokens; valid are at most 8, data\.max_response_length"),
         ([[97, 265]], {}, r"has token 265, which is of another tokenizer; valid is 0 … 264"),
-        ([[-1]], {}, r"has token -1, which is of another tokenizer"),
+        ([[-1]], {}, "has token -1"),
         (["A\u030a"], {}, r"does not survive the tokenizer, which makes 'Å'… of 'A\u030a'…; valid are a"),
-        ([""], {}, r"response 0 in extra_info\.responses of row 1 is empty"),
-        ([TURN_END], {}, r"is empty"),
+        ([TURN_END], {}, r"response 0 in extra_info\.responses of row 1 is empty"),
         *(
             ([each], {}, rf"response 0 .* has {message}.*; valid is a text, a list of token ids, or \{{tok")
             for each, message in (
                 ([], r"token_ids=\[\] "),
-                ({"token_ids": []}, r"token_ids=\[\] "),
                 ({"text": "a"}, "token_ids=.*required"),
-                (["a"], r"token_ids\.0=a "),
                 ([True], r"token_ids\.0=True "),
-                ([97.5], r"token_ids\.0=97\.5 "),
                 (97, "token_ids=97 "),
-                (np.int64(97), "token_ids=97 "),
-                (None, "token_ids=None "),
-                (b"ab", "token_ids=b'ab' "),
-                ({"token_ids": 5}, "token_ids=5 "),
-                ({"token_ids": [97], "log_probs": ["x"]}, r"log_probs\.0=x "),
                 ({"token_ids": [97], "log_probs": [[-1], [-1, -1]]}, r"log_probs\.0=\[-1\] "),
                 ({"token_ids": [97], "log_probs": [0.5]}, r"log_probs\.0=0\.5 "),
                 ({"token_ids": [97], "log_probs": np.array([math.nan])}, r"log_probs\.0=nan "),
             )
         ),
         ([{"token_ids": [97], "log_probs": [-1, -1]}], {}, r"has 2 log_probs; valid are 1, one "),
-        (
-            ["a"],
-            {"with_log_probs": True},
-            r"has no log_probs, and .*calculate_log_probs is true; type .*=false",
-        ),
+        (["a"], {"with_log_probs": True}, "has no log_probs, and .*calculate_log_probs is true"),
     ],
 )
 def test_a_response_that_cannot_be_trained_on_is_named(
@@ -478,9 +432,7 @@ def test_a_response_that_is_in_no_list_is_named(alone: Any) -> None:
 
 
 def test_data_without_any_response_are_refused() -> None:
-    with pytest.raises(
-        SettingError, match=r"none of the 2 rows .* has a response in extra_info\.resp.*Type: "
-    ):
+    with pytest.raises(SettingError, match=r"none of the 2 rows .* has a response"):
         given().check([{"extra_info": {"answers": ["a"]}}, {}])
 
 
@@ -492,13 +444,8 @@ def test_it_is_named_before_anything_is_started(rollout: Any) -> None:
 
 def test_data_that_ask_for_another_agent_loop_are_refused(rollout: Any) -> None:
     several = [row | {"agent_name": "tool_agent"} for row in data(ab=[[0, 1]])]
-    with pytest.raises(
-        SettingError, match=r"ask for agent_name=tool_agent, and a stored response is one turn"
-    ):
+    with pytest.raises(SettingError, match="ask for agent_name=tool_agent, and a stored"):
         rollout(several, share=0.5, **{N: 2})
-
-
-# -------------------------------------------------------------------------------------------------- settings
 
 
 @pytest.mark.parametrize(
@@ -506,13 +453,10 @@ def test_data_that_ask_for_another_agent_loop_are_refused(rollout: Any) -> None:
     [
         ("{share: 1.5}", r"share is 1\.5; valid is a number in \[0, 1\]\. Type: "),
         ("{share: -0.1}", r"share is -0\.1; valid is"),
-        (
-            "{share: 0.3}",
-            r"share is 0\.3, but .*n is 8, and 2\.4 samples cannot.*multiple of 1/8.*share=0\.25",
-        ),
+        ("{share: 0.3}", r"n is 8, and 2\.4 samples cannot.*multiple of 1/8.*share=0\.25"),
         ("{share: 0.05}", r"0\.4 samples cannot be taken.*share=0\.125"),
         ("{source: history, max_age: 0}", r"max_age is 0; valid is an integer ≥ 1"),
-        *((value, r"stored_responses is .*; valid is a section, or null") for value in ("0.5", "true", "no")),
+        ("0.5", r"stored_responses is .*; valid is a section, or null"),
     ],
 )
 def test_wrong_settings(value: str, message: str) -> None:
