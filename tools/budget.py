@@ -21,7 +21,7 @@ LIMITS = {
     "public names per 1,000 lines": 37,
     "names in two or more modules": 8,
     "algorithms' names as strings": 0,
-    "lines of tests": 26343,
+    "lines of tests": 25792,
     "lines of benchmarks": 1779,
     "tracked tree, MB": 10.1,
     "hand-written words in docs": 10926,

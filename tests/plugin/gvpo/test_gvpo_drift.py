@@ -228,6 +228,7 @@ def test_gradients_and_parameters_of_four_updates(
         assert result["forward_passes"] == passes, f"{name}: the first update never needs one"
 
 
+@pytest.mark.long
 def test_losses_of_four_updates_under_fsdp1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
 ) -> None:
@@ -242,6 +243,7 @@ def test_losses_of_four_updates_under_fsdp1(
         assert largest(metrics["actor/gvpo_weight_sum"]) <= 1e-6
 
 
+@pytest.mark.long
 def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +296,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return results, torch.load(folder / "job.pt", weights_only=False)["batches"]
 
 
+@pytest.mark.long
 def test_without_one_of_the_terms(two_ranks: Any, expected: dict[str, Any]) -> None:
     """The paper's ablation, as exact as the whole."""
     for terms in gvpo_terms.ABLATED_LOSSES:
@@ -317,6 +320,7 @@ def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[fsdp2_ranks.R
     return found
 
 
+@pytest.mark.long
 def test_in_bf16_the_first_update_has_no_log_ratio_and_later_ones_that_of_their_policy(
     two_ranks: Any, expected: dict[str, Any]
 ) -> None:
@@ -417,6 +421,7 @@ def test_the_plan_is_said_before_the_first_rollout(
         assert bool(said) == bool(printed)
 
 
+@pytest.mark.long
 def test_an_adapter_is_trained_by_the_same_formula(two_ranks: Any) -> None:
     """The drift is that of the policy with its adapter, and the base stays as it is."""
     for result in (two_ranks[0][name] for name in ("LoRA", "LoRA, ranks")):
@@ -467,6 +472,7 @@ def test_a_loss_that_does_not_look_at_groups_is_verls_own(one_rank: dict[Any, An
     assert largest(ours["metrics"]["actor/old_log_prob_gap"]) <= 1e-14
 
 
+@pytest.mark.long
 def test_in_bf16_the_first_ratio_of_losses_of_tokens_is_1(one_rank: dict[Any, Any]) -> None:
     """``old_log_probs`` of another pass differ from the update's own by its rounding (verl #6280)."""
     for worker, loss in itertools.product(("ours", "verl"), ("grpo", "gspo")):
