@@ -45,7 +45,7 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
     if record is not None and record.needs is not None:
         number = torch.arange(len(rows))
         seen = MiniBatchRows(padded[..., 0], *tokens.values(), mask, number, number, seed=0)
-        statistic = record.needs.compute(seen, config)
+        statistic = record.needs.compute(seen, config).broadcast_to(mask.shape)
     with wire.STATISTIC.set(statistic):
         loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
             log_prob=log_prob,
