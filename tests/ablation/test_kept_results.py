@@ -91,8 +91,7 @@ def test_the_family_has_learnt_as_its_table_says() -> None:
     """
     learnt = [*learnt_in("family_chain_sum"), *learnt_in("family_later_chain_sum")]
     presets = {file.stem for file in Path(grpo_verl_ext.config.__path__[0], "algo").glob("*.yaml")}
-    names = [name for name, *_ in learnt]
-    assert sorted(names) == sorted([*({*names} & presets), "grpo"])
+    assert sorted(names := [name for name, *_ in learnt]) == sorted([*presets.intersection(names), "grpo"])
     assert [name for name, before, after in learnt if after - before < 0.25] == ["kimi"]
     assert min(after - before for _, before, after in learnt) > 4 * 0.03
     shown = re.findall(

@@ -165,8 +165,7 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "rollout_is_weights": None,
     }
     groups = wire.GROUPS.get() or at_first_update(2, group_size=4)
-    needed = None if catalogue.LOSSES[name].needs is None else torch.zeros(2, 2, dtype=F64)
-    with wire.GROUPS.set(groups), wire.STATISTIC.set(needed):
+    with wire.GROUPS.set(groups), wire.STATISTIC.set(torch.zeros(2, 2, dtype=F64)):
         return LOSS_FUNCTIONS[name](config=config, **(arguments | changes))
 
 
