@@ -79,7 +79,7 @@ def response_advantages(  # rewards with all that is known of their rows
     if not estimator.several_rewards:
         return (estimator.baseline or BASELINES[str(scale_rewards)])(rewards, group, member)
     each = [1.0] * rewards.shape[1] if weights is None else [*weights]
-    return adv.decoupled(rewards, torch.tensor(each, device=rewards.device), group, member)
+    return adv.decoupled(rewards, rewards.new_tensor(each), group, member)
 
 
 def token_advantages(
