@@ -24,7 +24,7 @@ LIMITS = {
     "lines of tests": 25792,
     "lines of benchmarks": 1779,
     "tracked tree, MB": 10.1,
-    "hand-written words in docs": 10926,
+    "hand-written words in docs": 10924,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
