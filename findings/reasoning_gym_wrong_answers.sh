@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One expects: a task's own verifier gives a wrong answer less than a right one, and never more than 1.
-# reasoning-gym 0.1.25: `game_of_life_halting` gives any text 1 (`bool("False")` is true), `puzzle24` any four numbers that
-# make 24, also others than the given ones, `gsm_symbolic` the negative of the answer (no word boundary stands before a
+# reasoning-gym 0.1.25: `game_of_life_halting` gives any text 1 (`bool("False")` is true), `puzzle24` any four numbers
+# that make 24, also others than the given ones, `gsm_symbolic` the negative of the answer (no word boundary stands before a
 # minus sign), and `spell_backward` nine letters and two more 1.0000000000000002. `score_answer` of each task.
 # With these rewards a policy has the full score and learns nothing of the task.
 set -euo pipefail
