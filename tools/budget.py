@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 18153,
+    "lines of the package": 18152,
     "modules": 132,
     "longest function": 45,
     "functions per 1,000 lines": 44,

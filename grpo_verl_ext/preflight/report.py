@@ -51,11 +51,10 @@ def findings_with_verls(config: DictConfig, words: Sequence[str]) -> Iterator[Fi
     """
     found = list(preflight.findings(config, words))
     yield from found
-    errors = [each for each in found if each.severity is Severity.ERROR]
-    refused = {each.problem.key.rpartition(".")[2] for each in errors}
+    refused = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR}
     is_silenced = values.NAME in str(setting(config, f"{SECTION}.silence", ""))
-    wrong = (each for each in values.wrong(config) if each.severity is Severity.ERROR)
-    if any(wrong) if is_silenced else any(each.check == values.NAME for each in errors):
+    of_values = values.wrong(config) if is_silenced else found
+    if any(each.check == values.NAME and each.severity is Severity.ERROR for each in of_values):
         return
     yield from unread(config, words)
     if all(type(setting(config, key)) is int for key in (*values.COUNTS, f"{ROLLOUT}.n")):
