@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from grpo_verl_ext.ablation.declaration import GridSettings, contradictions
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_json, read_yaml
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_yaml
 from grpo_verl_ext.utils.files import write_whole
 
 GRID = "grid.json"
@@ -111,7 +111,7 @@ def keep_grid(settings: GridSettings) -> None:
 def read_kept_grid(folder: Path) -> GridSettings:
     """Read what `keep_grid` wrote into a folder, which may have been moved."""
     try:
-        return read_kept(read_json(folder / GRID, dict[str, Any]), folder)
+        return read_kept(parse_json((folder / GRID).read_bytes(), dict[str, Any]), folder)
     except (ValueError, OSError) as error:
         raise AblationError(f"{folder / GRID} is not a grid ({error}). It was left in place") from error
 
@@ -179,6 +179,6 @@ def read_if_there(
 ) -> _Kind | None:
     """Read a file that this package wrote, and refuse what is not ``what``; None where there is none."""
     try:
-        return read_json(file, kind) if file.exists() else None
+        return parse_json(file.read_bytes(), kind) if file.exists() else None
     except (ValueError, OSError) as error:
         raise AblationError(f"{file} is not {what} ({error}). It was left in place; {then}") from error

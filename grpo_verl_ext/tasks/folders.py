@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.utils.documents import DocumentError, read_json
+from grpo_verl_ext.utils.documents import DocumentError, parse_json
 from grpo_verl_ext.utils.files import appearing, locked, sha256
 
 _MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
@@ -99,7 +99,7 @@ class PreparedFolder:
                 f"{self._where}: no such folder" + (f"; type: {self.command}" if self.command else "")
             )
         try:
-            manifest = read_json(self.path / _MANIFEST, dict[str, Any])
+            manifest = parse_json((self.path / _MANIFEST).read_bytes(), dict[str, Any])
         except FileNotFoundError as error:
             raise self._unusable(_MANIFEST, "it is missing") from error
         except (DocumentError, OSError) as error:
