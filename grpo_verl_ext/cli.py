@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shlex
 import sys
@@ -16,17 +15,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.utils.console import interruptible, make_console, one_message, print_any_character
+from grpo_verl_ext.utils.console import interruptible, make_console, one_message
 from grpo_verl_ext.utils.left import LEFT
 
 
 class _Commands(TyperGroup):
     """Prints an error as one message, and says of a command that has left where it went."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        gc.set_threshold(100_000)  # importing verl and composing make many objects, and hardly one in vain
-        print_any_character()
-        return super().main(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in LEFT and args[0] not in self.commands:
@@ -99,14 +93,10 @@ def _train(
     words = overrides or []
     options = {"config_path": config_path, "config_name": config_name}
     with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
-        from grpo_verl_ext.launch.train import check_configuration, check_here, run_training
-        from grpo_verl_ext.launch.values import configured, print_head
+        from grpo_verl_ext.launch.train import checked, run_training
+        from grpo_verl_ext.launch.values import print_head
 
-        check_here()
-        config = None
-        if not any(word.startswith("-") for word in words):  # only Hydra reads its other options
-            config = configured(algo, words, **options)
-            check_configuration(config)
+        config = checked(algo, words, **options)
     print_head(algo, config, words)
     run_training(algo, words, **options)
 

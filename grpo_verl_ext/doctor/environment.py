@@ -39,9 +39,9 @@ def examine_environment(as_json: bool) -> int:
     """Print the versions and what this process and a Ray worker see, and return the exit status."""
     worker, trouble = None, None
     with redirect_stdout(sys.stderr):
-        here = seen_here()
+        here = _seen_here()
         try:
-            worker = seen_by_a_worker()
+            worker = _seen_by_a_worker()
         except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
             trouble = f"a Ray worker could not be asked: {error}"
         gradients, wrong = _gradients()
@@ -84,7 +84,7 @@ def examine_environment(as_json: bool) -> int:
 def _gradients() -> tuple[str, str | None]:
     """Return how many presets compute their paper's gradient here, and a complaint about the others."""
     try:
-        # which loads the plugin's functions; a process asked by `seen_here` does not
+        # which loads the plugin's functions; a process asked by `_seen_here` does not
         from grpo_verl_ext.proof.judge import TOLERANCE, presets_on_this_verl
 
         away = dict(presets_on_this_verl())
@@ -103,7 +103,7 @@ def _gradients() -> tuple[str, str | None]:
     return said, wrong
 
 
-def seen_here() -> _Seen:
+def _seen_here() -> _Seen:
     """Return what this process has after importing verl, which loads its plugins."""
     import verl  # noqa: F401
     from verl.trainer.ppo import core_algos
@@ -120,7 +120,7 @@ def seen_here() -> _Seen:
     return _Seen(str(get_device_name()), *owners)
 
 
-def seen_by_a_worker() -> _Seen:
+def _seen_by_a_worker() -> _Seen:
     """Return the same for a worker of a Ray started for this, or of the cluster in RAY_ADDRESS."""
     address = which_ray().address
     try:
@@ -131,7 +131,7 @@ def seen_by_a_worker() -> _Seen:
             raise
         raise RuntimeError(str(error)) from error
     try:
-        found: _Seen = ray.get(ray.remote(num_cpus=0)(seen_here).remote(), timeout=_WORKER_SECONDS)
+        found: _Seen = ray.get(ray.remote(num_cpus=0)(_seen_here).remote(), timeout=_WORKER_SECONDS)
     finally:
         ray.shutdown()
     return found

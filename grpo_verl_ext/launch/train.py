@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer import main_ppo
 
-from grpo_verl_ext.launch.values import words_of
+from grpo_verl_ext.launch.values import configured, words_of
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, IN_PACKAGE, folder_of
 
@@ -59,14 +59,17 @@ def _inspector() -> Callable[[], str | None]:
     return reason
 
 
-def check_here() -> None:
-    """Refuse where verl has not loaded the plugin in this process."""
+def checked(preset: str, overrides: Sequence[str], **options: str) -> DictConfig | None:
+    """Return the configuration that would be trained; None where only Hydra can read the other options.
+
+    It is refused where verl has not loaded the plugin in this process, and where environment variables of
+    Ray's runtime environment keep the plugin from the workers.
+    """
     if reason := _inspector()():
         raise NoPluginError(f"this process has no plugin for this training: {reason}")
-
-
-def check_configuration(config: DictConfig) -> None:
-    """Refuse environment variables of Ray's runtime environment that keep the plugin from the workers."""
+    if any(word.startswith("-") for word in overrides):
+        return None
+    config = configured(preset, overrides, **options)
     key = f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_PLUGINS"
     policy = str(setting(config, key, "auto")).strip().lower()
     if policy != "auto" and "grpo_verl_ext" not in (name.strip() for name in policy.split(",")):
@@ -74,6 +77,7 @@ def check_configuration(config: DictConfig) -> None:
             f"{key} is {policy}, with which no worker loads the plugin; valid is auto, or a list with "
             f"grpo_verl_ext. Type: the same command without it"
         )
+    return config
 
 
 def _check_workers() -> None:

@@ -18,7 +18,7 @@ class UnsupportedVerlError(ImportError):
     """verl is missing, only partly installed, or of a version that is not supported."""
 
 
-class WhichVerl(NamedTuple):
+class _WhichVerl(NamedTuple):
     """A supported verl."""
 
     version: Version
@@ -28,7 +28,7 @@ class WhichVerl(NamedTuple):
     """A sentence that says where it is and how well it is known."""
 
 
-def which_verl() -> WhichVerl:
+def which_verl() -> _WhichVerl:
     """Return the verl that Python would import here."""
     spec = find_spec("verl")
     if spec is None or spec.origin is None:
@@ -50,4 +50,4 @@ def which_verl() -> WhichVerl:
         known = f"is a checkout, whose code may differ from the release; {newest}"
     else:
         known = "is a tested version" if is_tested else f"is newer; {newest}"
-    return WhichVerl(version, is_development, f"verl {version} in {folder} {known}")
+    return _WhichVerl(version, is_development, f"verl {version} in {folder} {known}")

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import pytest
 import verl
 from embedded_task import make_embedded_task
-from packaging.version import Version
 from processes import Python
 from typer.testing import CliRunner
 
@@ -22,12 +21,10 @@ from grpo_verl_ext import losses
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import configuration, environment
 from grpo_verl_ext.doctor.configuration import all_findings, put_in
-from grpo_verl_ext.doctor.environment import seen_here
 from grpo_verl_ext.preflight import ADVICE
 from grpo_verl_ext.utils import which_verl
 from grpo_verl_ext.utils.errors import Line, Severity
 from grpo_verl_ext.utils.keys import MODEL, key_of
-from grpo_verl_ext.utils.which_verl import WhichVerl
 from grpo_verl_ext.verl_plugin import TESTED
 from grpo_verl_ext.verl_plugin.compose import composed
 
@@ -409,8 +406,9 @@ app(["doctor", "--json"], standalone_mode=True)
 
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = seen_here()
-    monkeypatch.setattr(environment, "seen_by_a_worker", lambda: seen)
+    """The worker is this process."""
+    here = Mock(remote=lambda **_: lambda function: Mock(remote=function), get=lambda found, timeout: found)
+    monkeypatch.setattr(environment, "ray", here)
 
 
 @pytest.fixture
@@ -421,7 +419,8 @@ def no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestTheInstalledVerl:
     UNTESTED = "verl 0.10.0.dev0 in /verl is a development version, which was not tested"
-    DEVELOPMENT = WhichVerl(Version("0.10.0.dev"), True, f"{UNTESTED}; the newest tested version is 0.9.1")
+    WORDS = f"{UNTESTED}; the newest tested version is 0.9.1"
+    DEVELOPMENT = which_verl.which_verl()._replace(is_untested_development=True, words=WORDS)
 
     @pytest.mark.usefixtures("no_ray")
     def test_it_is_known(self) -> None:
@@ -510,7 +509,7 @@ def test_a_ray_that_does_not_start_is_a_complaint(monkeypatch: pytest.MonkeyPatc
 def test_a_plugin_that_verl_does_not_load_is_said(python: Python) -> None:
     alone = """
 from grpo_verl_ext.doctor import environment
-environment.seen_by_a_worker, environment._gradients = environment.seen_here, lambda: ("", None)
+environment._seen_by_a_worker, environment._gradients = environment._seen_here, lambda: ("", None)
 """
     found = python(alone + EXAMINED, VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM="nvidia")
     assert found.returncode == 2

@@ -12,14 +12,13 @@ from unittest.mock import Mock
 import pytest
 import ray
 from hydra._internal.utils import get_args_parser
-from omegaconf import OmegaConf
 from processes import Python
 from typer.testing import CliRunner
 from verl.trainer import main_ppo
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.launch import train
-from grpo_verl_ext.launch.train import NoPluginError, _check_workers, _inspector, check_configuration
+from grpo_verl_ext.launch.train import NoPluginError, _check_workers, _inspector
 
 ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 POLICY = "VERL_USE_EXTERNAL_PLUGINS"
@@ -92,12 +91,11 @@ def test_it_refuses_a_configuration_that_keeps_it_from_the_workers(
     assert f"{ENVIRONMENT}.{POLICY} is {policy}, with which no worker loads the plugin" in result.stderr
 
 
-@pytest.mark.parametrize("policy", ["auto", "other_plugin,grpo_verl_ext", None])
-def test_it_takes_a_configuration_that_lets_them_load_it(policy: str | None) -> None:
-    config = OmegaConf.create({})
-    if policy is not None:
-        OmegaConf.update(config, f"{ENVIRONMENT}.{POLICY}", policy, force_add=True)
-    check_configuration(config)
+@pytest.mark.parametrize("policy", ["auto", "'other_plugin,grpo_verl_ext'", "null"])
+def test_it_takes_a_configuration_that_lets_them_load_it(started: list[list[str]], policy: str) -> None:
+    word = f"+{ENVIRONMENT}.{POLICY}={policy}"
+    assert CliRunner().invoke(app, ["train", "gvpo", word]).exit_code == 0
+    assert started[0][-1] == word
 
 
 def test_the_question_to_a_worker_needs_nothing_of_this_package(python: Python) -> None:
