@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from grpo_verl_ext.utils.files import module_file
 
+NUMBER = Real | np.bool_
+"""Type of a number that a reward function returns; truth counts, numpy's too."""
 LARGEST_SCORE = 1e15
 """An estimator cannot use larger rewards: their squares overflow fp32."""
 
@@ -80,13 +82,17 @@ def call_function(name: str, **row: object) -> dict[str, float]:
     """
     returned = load_function(name)(**row)
     report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
-    acc = report.get("acc")
-    if not (_is_reward(report.get("score")) and (acc is None or _is_reward(acc))):
+    rewards = {
+        key: float(value)
+        for key, value in report.items()
+        if isinstance(value, NUMBER) and abs(value) <= LARGEST_SCORE
+    }
+    if "score" not in rewards or (report.get("acc") is not None and "acc" not in rewards):
         raise RewardFunctionError(
             f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "
             f"a finite number of at most {LARGEST_SCORE:g}, or a dictionary with one as 'score'"
         )
-    return {key: float(value) for key, value in report.items() if _is_reward(value)}
+    return rewards
 
 
 def _parts(name: str) -> tuple[str, str, str]:
@@ -96,12 +102,3 @@ def _parts(name: str) -> tuple[str, str, str]:
         return where, colon, function
     where, _, function = name.rpartition(".")
     return where, "", function
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether a reward function's value is a number; truth counts, numpy's too."""
-    return isinstance(value, Real | np.bool_)
-
-
-def _is_reward(value: object) -> TypeGuard[float]:
-    return is_number(value) and abs(value) <= LARGEST_SCORE

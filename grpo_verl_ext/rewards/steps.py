@@ -96,31 +96,6 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
 _STEP = re.compile(r"(?<![0-9])([0-9]{1,9})\+([0-9]{1,9})=([0-9]{1,9});")
 
 
-def graded_steps(solution_str: str, terms: Sequence[int]) -> list[tuple[bool, int]]:
-    """Return for each addition whether it is right, and the number of characters up to and including it.
-
-    Additions count after the first ``<reasoning>``, up to ``</reasoning>`` or the end; any other text between
-    them is skipped. Step k is right if it adds term k+2 to the first term (k = 0) or to the result written
-    one step before, right or wrong, and the addition holds. So an error costs its own step and none after
-    it, and an addition that the problem does not ask for earns nothing.
-    """
-    before, opened, rest = solution_str.partition("<reasoning>")
-    graded, wanted = list[tuple[bool, int]](), terms[0]
-    additions = _STEP.finditer(rest.partition("</reasoning>")[0])
-    for term, found in zip(chain(terms[1:], repeat(None)), additions, strict=False):
-        left, right, result = map(int, found.groups())
-        is_right = (left, right, result) == (wanted, term, left + right)
-        graded.append((is_right, len(before) + len(opened) + found.end()))
-        wanted = result
-    return graded
-
-
-def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
-    """Return the share of the additions needed for ``terms`` that are right, 0 … 1; 1 for a single term."""
-    wanted = len(terms) - 1
-    return sum(right for right, _ in graded_steps(solution_str, terms)) / wanted if wanted > 0 else 1.0
-
-
 def step_rewards(
     solution_str: str, terms: Sequence[int], *, answer_is_right: bool
 ) -> tuple[list[float], list[int]]:
@@ -128,11 +103,31 @@ def step_rewards(
 
     Beside them, for each the number of characters up to and including its step; the answer is the last step
     and ends with the response. An empty response has no step.
+
+    Additions count after the first ``<reasoning>``, up to ``</reasoning>`` or the end; any other text between
+    them is skipped. Step k is right if it adds term k+2 to the first term (k = 0) or to the result written
+    one step before, right or wrong, and the addition holds. So an error costs its own step and none after
+    it, and an addition that the problem does not ask for earns nothing.
     """
-    graded = graded_steps(solution_str, terms)
+    before, opened, rest = solution_str.partition("<reasoning>")
+    rewards, ends, wanted = list[float](), list[int](), terms[0]
+    additions = _STEP.finditer(rest.partition("</reasoning>")[0])
+    for term, found in zip(chain(terms[1:], repeat(None)), additions, strict=False):
+        left, right, result = map(int, found.groups())
+        rewards.append(float((left, right, result) == (wanted, term, left + right)))
+        ends.append(len(before) + len(opened) + found.end())
+        wanted = result
     if solution_str:
-        graded.append((answer_is_right, len(solution_str)))
-    return [float(right) for right, _ in graded], [end for _, end in graded]
+        rewards.append(float(answer_is_right))
+        ends.append(len(solution_str))
+    return rewards, ends
+
+
+def steps_reward(solution_str: str, terms: Sequence[int]) -> float:
+    """Return the share of the additions needed for ``terms`` that are right, 0 … 1; 1 for a single term."""
+    wanted = len(terms) - 1
+    right = step_rewards(solution_str, terms, answer_is_right=False)[0]
+    return sum(right) / wanted if wanted > 0 else 1.0
 
 
 def compute_score(

@@ -5,9 +5,15 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_verl_ext.rewards.steps import graded_steps, step_rewards, steps_reward
+from grpo_verl_ext.rewards.steps import step_rewards, steps_reward
 
 RIGHT = "<reasoning>3+4=7;7+2=9;</reasoning><answer>9</answer>"
+
+
+def graded_steps(text: str, terms: list[int]) -> list[tuple[bool, int]]:
+    """Whether each addition is right, and its end; the answer is the last step."""
+    rewards, ends = step_rewards(text, terms, answer_is_right=False)
+    return [*zip(map(bool, rewards[:-1]), ends[:-1], strict=True)]
 
 
 def test_steps_come_with_the_characters_up_to_their_end():

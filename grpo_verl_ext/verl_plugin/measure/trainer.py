@@ -26,7 +26,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.rewards.functions import is_number
+from grpo_verl_ext.rewards.functions import NUMBER
 from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL
@@ -122,7 +122,7 @@ def _by_key(statistic: Callable[[Sequence[float]], Any], reports: Iterable[_Repo
     values: dict[str, list[float]] = {}
     for report in reports:
         for key, value in report.items():
-            if is_number(value):
+            if isinstance(value, NUMBER):
                 values.setdefault(key, []).append(float(value))
     return {key: float(statistic(own)) for key, own in values.items()}
 
