@@ -94,11 +94,9 @@ def _train(
     options = {"config_path": config_path, "config_name": config_name}
     with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
         from grpo_verl_ext.launch.train import checked, run_training
-        from grpo_verl_ext.launch.values import print_head
 
         config = checked(algo, words, **options)
-    print_head(algo, config, words)
-    run_training(algo, words, **options)
+    run_training(algo, words, config, **options)
 
 
 @app.command("show")

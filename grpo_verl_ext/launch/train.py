@@ -19,7 +19,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer import main_ppo
 
-from grpo_verl_ext.launch.values import configured, words_of
+from grpo_verl_ext.catalogue import ALGORITHMS
+from grpo_verl_ext.launch.values import configured, replaced, words_of
+from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, IN_PACKAGE, folder_of
 
@@ -111,9 +113,22 @@ def _asking_first(task_runner_class: Any) -> Any:
 
 
 def run_training(
-    preset: str, overrides: Sequence[str], config_path: str = CONFIG_PATH, config_name: str = CONFIG_NAME
+    preset: str,
+    overrides: Sequence[str],
+    config: DictConfig | None = None,
+    *,
+    config_path: str = CONFIG_PATH,
+    config_name: str = CONFIG_NAME,
 ) -> None:
-    """Train with the preset, the other words of verl's command line, and two of Hydra's options."""
+    """Train with the preset, the other words of verl's command line, and two of Hydra's options.
+
+    The preset, its paper and, with a configuration, every value of it that is another there are printed.
+    """
+    console = make_console()
+    console.print(f"{preset}: {ALGORITHMS[preset].paper}")
+    for title, sentences in ({} if config is None else replaced(preset, config, overrides)).items():
+        for each in sentences:
+            console.print(f"  {title}: {each}")
     # Hydra reads another path as a part of the name of the module that is imported here
     where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
     flags = [f"--config-path={where}"] * (config_path != CONFIG_PATH)

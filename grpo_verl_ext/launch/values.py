@@ -70,7 +70,7 @@ def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
         yield from dict(leaves(content))
 
 
-def _replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> dict[str, list[str]]:
+def replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> dict[str, list[str]]:
     """Return a sentence for each other value than the preset's; ``yours`` are those left to the user."""
     sources, free = _sources(preset, overrides), left_to_user(preset)
     found: dict[str, list[str]] = {"yours": [], "replaced": []}
@@ -120,7 +120,7 @@ def shown(
             }
             for key, value in found.items()
         ],
-        **_replaced(preset, config, overrides),
+        **replaced(preset, config, overrides),
         "changes_nothing": [each.problem.reason for each in unread(config, overrides)],
         "not_of_the_paper": [
             f"{key}={as_typed(setting(config, key))}: {comment}"
@@ -128,15 +128,6 @@ def shown(
             if comment.startswith((OURS, "not in the paper")) and key not in _WIRING
         ],
     }
-
-
-def print_head(preset: str, config: DictConfig | None, overrides: Sequence[str]) -> None:
-    """Print the preset, its paper and, with a configuration, every value of it that is another there."""
-    console = make_console()
-    console.print(f"{preset}: {ALGORITHMS[preset].paper}")
-    for title, sentences in ({} if config is None else _replaced(preset, config, overrides)).items():
-        for each in sentences:
-            console.print(f"  {title}: {each}")
 
 
 def print_values(content: Mapping[str, Any]) -> None:

@@ -25,10 +25,6 @@ LARGEST_SCORE = 1e15
 """An estimator cannot use larger rewards: their squares overflow fp32."""
 
 
-class RewardFunctionError(ValueError):
-    """A reward function cannot be loaded, or returned something other than a reward."""
-
-
 def is_function(name: str) -> bool:
     """Whether the name can be that of a function: it has a dot, or a colon after a file."""
     where, colon, function = _parts(name)
@@ -50,7 +46,7 @@ def file_of(name: str) -> Path | None:
 
 @cache
 def load_function(name: str) -> Callable[..., object]:
-    """Import the function; RewardFunctionError: its code fails, or because of ImportError it is missing."""
+    """Import the function; ValueError: its code fails, or because of ImportError it is missing."""
     where, colon, attribute = _parts(name)
     try:
         if colon:
@@ -66,19 +62,19 @@ def load_function(name: str) -> Callable[..., object]:
             module = importlib.import_module(where)
         function = getattr(module, attribute)
     except Exception as error:
-        raise RewardFunctionError(
+        raise ValueError(
             f"the reward function {name!r} cannot be loaded ({type(error).__name__}: {error}); valid is "
             "my_package.rewards.f or path/to/file.py:f"
         ) from error
     if not callable(function):
-        raise RewardFunctionError(f"the reward function {name!r} is a {type(function).__name__}")
+        raise ValueError(f"the reward function {name!r} is a {type(function).__name__}")
     return function  # type: ignore[no-any-return]  # callable() does not tell the type
 
 
 def call_function(name: str, **row: object) -> dict[str, float]:
     """Call the function with verl's arguments, and return its numbers: ``score`` in reward units, and others.
 
-    ``acc`` among them is whether the response is right, 0 … 1. All else is a RewardFunctionError.
+    ``acc`` among them is whether the response is right, 0 … 1. All else is a ValueError.
     """
     returned = load_function(name)(**row)
     report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
@@ -88,7 +84,7 @@ def call_function(name: str, **row: object) -> dict[str, float]:
         if isinstance(value, NUMBER) and abs(value) <= LARGEST_SCORE
     }
     if "score" not in rewards or (report.get("acc") is not None and "acc" not in rewards):
-        raise RewardFunctionError(
+        raise ValueError(
             f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "
             f"a finite number of at most {LARGEST_SCORE:g}, or a dictionary with one as 'score'"
         )

@@ -159,7 +159,7 @@ def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[li
     """Hydra would read ``./config`` as a part of the module's name."""
     folder = str(Path(main_ppo.__file__).parent / "config")
     for given, wanted in (("./config", folder), ("/x/y", "/x/y"), ("pkg://a.b", "pkg://a.b")):
-        train.run_training("gvpo", [], given)
+        train.run_training("gvpo", [], config_path=given)
         assert started.pop()[1] == f"--config-path={wanted}"
 
 
