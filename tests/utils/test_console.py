@@ -62,7 +62,8 @@ def test_a_terminal_that_lacks_characters(tmp_path: Path, encoding: str, interpr
         (RunResult(name, 1, State.FINISHED), {1: {"acc": acc}}) for name, acc in (("a", 0.5), ("b", 0.25))
     ]
     write_table(gathered(settings, runs), tmp_path / "metrics.parquet")
-    code = f"from grpo_verl_ext.cli import app\napp(['ablate', 'report', {str(tmp_path)!r}])"
+    words = ["grpo-verl-ext", "ablate", "report", str(tmp_path)]
+    code = f"import sys\nfrom grpo_verl_ext.__main__ import main\nsys.argv = {words}\nmain()"
     ended = interpreter(code, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert {"latin-1": "b \\u2212 a", "utf-8": "b − a"}[encoding] in ended.stdout
