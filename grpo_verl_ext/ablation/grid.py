@@ -19,7 +19,7 @@ from typing import Any, get_args
 from grpo_verl_ext.ablation.declaration import FEWEST, Control, GridSettings, Measure, Starts
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_json, read_yaml
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
 from grpo_verl_ext.utils.files import write_whole
 
 GRID = "grid.json"
@@ -168,7 +168,7 @@ def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
     """Read what `keep_grid` wrote into and beside a folder, which may have been moved."""
     beginnings = read_beginnings(folder)
     try:
-        content = read_json(folder / GRID, dict[str, Any])
+        content = parse_json((folder / GRID).read_bytes(), dict[str, Any])
         settings = parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings)
         return checked(settings), beginnings
     except (ValueError, OSError) as error:

@@ -36,7 +36,7 @@ from grpo_verl_ext.runs.metrics import read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
+from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, parse_json
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 from grpo_verl_ext.verl_plugin.usage import own_task
 
@@ -82,7 +82,7 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
     if not file.exists():
         return IterateManifest(settings)
     try:
-        manifest = read_json(file, IterateManifest)
+        manifest = parse_json(file.read_bytes(), IterateManifest)
         if manifest.format != _FORMAT:
             raise DocumentError(f"it has format {manifest.format}, this version reads {_FORMAT}")
     except DocumentError as error:

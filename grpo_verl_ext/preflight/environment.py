@@ -18,7 +18,6 @@ from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, setting
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
@@ -129,7 +128,7 @@ def _advise_packages(config: DictConfig) -> Iterator[Problem]:
             nearest = next(iter(get_close_matches(str(name), valid, n=1)), "vllm")
             yield Problem(key, name, Line(f"{key}={nearest}"), valid=valid)
     elif importlib.util.find_spec("vllm") is None:
-        fix = line_to_install("cpu") if on_cpu else "pip install vllm"
+        fix = "pip install '.[cpu]', in a checkout of grpo_verl_ext" if on_cpu else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
     elif not on_cpu and not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items():
         # Where nothing chooses a platform, vLLM's CPU build takes its kernels for AVX-512.

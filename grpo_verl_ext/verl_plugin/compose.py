@@ -24,7 +24,6 @@ from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.utils.left import LEFT
-from grpo_verl_ext.utils.options import keys_of
 from grpo_verl_ext.verl_plugin.config import options_model
 from grpo_verl_ext.verl_plugin.registration import register
 
@@ -95,7 +94,7 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 
 def _no_such_key(config: DictConfig, key: str, value: str) -> SettingError:
     said = f"verl refuses the command line: {key}={value}, but"
-    if key in keys_of(options_model(), SECTION):
+    if key in options_model().all_keys(f"{SECTION}."):
         seen = f"{said} nothing before it sets this key, and a new one needs a +"
         return SettingError(key, value, seen=seen, fix=Line(f"+{key}={value}", without=(key,)))
     seen = f"{said} neither verl nor a preset has this key"
@@ -116,7 +115,7 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
     below = [each for each in keys if each.startswith(f"{section}.") and each.endswith(f".{name}")]
     beside = [
         each
-        for each in (*keys, *keys_of(options_model(), SECTION))
+        for each in (*keys, *options_model().all_keys(f"{SECTION}."))
         if each.rpartition(".")[0] == section and each != key
     ]
     names = get_close_matches(name, [each.rpartition(".")[2] for each in beside], n=1, cutoff=0.75)

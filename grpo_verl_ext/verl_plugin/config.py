@@ -16,7 +16,7 @@ from grpo_verl_ext.catalogue.gvpo import ANCHORS
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, written
-from grpo_verl_ext.utils.options import Count, Number, Section, Text, option, read_section
+from grpo_verl_ext.utils.options import Count, Number, Section, Text, option
 from grpo_verl_ext.verl_plugin.features import foreign_features
 
 GOLD_RESPONSES = f"{SECTION}.gold_responses"
@@ -160,7 +160,7 @@ class Options(Section):
     @classmethod
     def from_config(cls, algorithm: Mapping[str, Any] | None) -> "Options":
         """Read and check the section in verl's ``algorithm``; None gives all defaults."""
-        options = read_section(options_model(), written(algorithm), SECTION)
+        options = options_model().read(written(algorithm), SECTION)
         if options.gold_responses is not None and options.gold_responses.files is None:
             key, why = f"{GOLD_RESPONSES}.files", f"{GOLD_RESPONSES} needs the responses to measure"
             fix, valid = Line(f"+{key}=${{data.val_files}}"), "a data file, or a list of them"

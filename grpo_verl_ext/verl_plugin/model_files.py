@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.documents import DocumentError, read_json
+from grpo_verl_ext.utils.documents import DocumentError, parse_json
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.options import is_count
@@ -35,7 +35,7 @@ def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
     if not file.is_file():
         raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
     try:
-        return read_json(file, dict[str, Any])
+        return parse_json(file.read_bytes(), dict[str, Any])
     except DocumentError as error:
         why = f"{file} is not valid JSON of a model ({error}); it was left in place"
         raise SettingError(key, str(folder), why=why, fix=fix) from error
