@@ -79,7 +79,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     statistic = torch.zeros_like(old)
 
     def call(loss_fn: Callable[..., tuple[Tensor, dict[str, Any]]], config: ActorConfig) -> None:
-        with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
+        with wire.passing(groups=groups, statistic=statistic):
             loss, metrics = loss_fn(
                 **arguments, loss_agg_mode=config.loss_agg_mode, config=config, rollout_is_weights=None
             )

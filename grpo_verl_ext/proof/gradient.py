@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -131,14 +130,12 @@ class Training:
     def rows(self, rollout: Rollout) -> Rollout:
         """Return a rollout with what the loss gets: beside the above, advantages."""
         rows, data = self.scored(rollout)
-        told: dict[Any, Any] = {
-            wire.ROW_KEYS: [f"{prompt}_{row}_0" for row, prompt in enumerate(rows.prompts)],
-            wire.STEPS: rows.steps,
-            wire.SEVERAL_REWARDS: rows.rewards[:, : len(self._rewards or (1, 2))],
+        told: dict[str, Any] = {
+            "row_keys": [f"{prompt}_{row}_0" for row, prompt in enumerate(rows.prompts)],
+            "steps": rows.steps,
+            "several_rewards": rows.rewards[:, : len(self._rewards or (1, 2))],
         }
-        with ExitStack() as stack:
-            for name, value in told.items() if self._is_ours else ():
-                stack.enter_context(name.set(value))
+        with wire.passing(**(told if self._is_ours else {})):
             given = {name: self.algorithm[name] for name in ("adv_estimator", "gamma", "lam")}
             given["norm_adv_by_std_in_grpo"] = self.algorithm.get("norm_adv_by_std_in_grpo", True)
             data = compute_advantage(data, **given, num_repeat=ROWS_PER_PROMPT, config=self.algorithm)

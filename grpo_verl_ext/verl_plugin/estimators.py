@@ -29,7 +29,7 @@ from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
+from grpo_verl_ext.verl_plugin.wire import PASSED, Field
 
 
 @torch.no_grad()
@@ -86,12 +86,12 @@ def _advantages(
     member, last = rows
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     if estimator.needs_steps:
-        if (steps := STEPS.get()) is None:
+        if (steps := PASSED.get().steps) is None:
             raise _without(estimator, "step rewards", "and an agent loop ")
         baseline = compute.BASELINES[str(options.scale_rewards)]
         return process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
     if estimator.several_rewards:
-        if (rewards := SEVERAL_REWARDS.get()) is None:
+        if (rewards := PASSED.get().several_rewards) is None:
             raise _without(estimator, "rewards but their sum")
         check_rows(rewards, group)
         of_response = compute.response_advantages(estimator, rewards, group, member, learnt, weights=weights)

@@ -25,7 +25,7 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -276,7 +276,7 @@ def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: boo
     batch = batch or {"rewards": torch.ones(2, 3), "mask": torch.ones(2, 3), "group": torch.tensor([0, 0])}
     steps = BatchSteps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
     try:
-        with STEPS.set(steps), SEVERAL_REWARDS.set(batch["rewards"]):
+        with wire.passing(steps=steps, several_rewards=batch["rewards"]):
             advantages, returns = ESTIMATOR_FUNCTIONS[name](
                 batch["rewards"], batch["mask"], index=batch["group"].numpy() if ids else None, config=config
             )
@@ -330,7 +330,7 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
         check_loss(catalogue.LOSSES[case.loss_mode], config)
-        with wire.GROUPS.set(at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
+        with wire.passing(groups=at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
             loss, metrics = LOSS_FUNCTIONS[case.loss_mode](
                 old_log_prob=batch["old_log_prob"],
                 log_prob=batch["log_prob"],

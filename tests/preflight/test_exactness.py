@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 ACTOR = "actor_rollout_ref.actor"
 
@@ -103,7 +103,7 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
     algorithm = OmegaConf.create({"adv_estimator": "grpo_process"})
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:
-        with STEPS.set(steps):
+        with passing(steps=steps):
             estimator = ESTIMATOR_FUNCTIONS["grpo_process"]
             return estimator(torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
 
@@ -123,7 +123,7 @@ def test_gvpo_is_the_same_with_importance_weights() -> None:
     model_output, data = batch.micro_batch(rows, dp_size=1)
     config = actor_config(OURS["gvpo"], use_kl_loss=False)
     weights = data["old_log_probs"].exp()
-    with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
+    with passing(groups=at_first_update(len(rows), config.rollout_n)):
         plain, _ = ppo_loss(config, model_output, data)
         data["rollout_is_weights"] = weights
         weighted, _ = ppo_loss(config, model_output, data)
@@ -142,7 +142,7 @@ def test_distillation_is_added_to_the_loss(case: Case) -> None:
     config = actor_config(case, use_kl_loss=False)
     options = {"loss_mode": "k3", "use_policy_gradient": False, "distillation_loss_coef": 0.25}
     distillation = DistillationConfig(distillation_loss=DistillationLossConfig(**options))
-    with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
+    with passing(groups=at_first_update(len(rows), config.rollout_n)):
         ours, _ = ppo_loss(config, model_output, data)
         ours = ours.item()  # verl adds to it in place
         whole, _ = distillation_ppo_loss(config, distillation, model_output=model_output, data=data)

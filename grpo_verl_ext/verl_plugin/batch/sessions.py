@@ -3,8 +3,8 @@
 verl's keys are ``{uid}_{session}_{index}``: an agent loop may return several outputs for one of a prompt's
 ``rollout.n`` sessions, each a row with the session's reward. verl's own ``grpo`` computes advantages from the
 last output of each session and copies them to the others; any other estimator gets every row and no keys.
-The trainers of this package pass the keys (`ROW_KEYS`). Under verl's own, sessions are read from the queue,
-and one with several outputs is refused.
+The trainers of this package pass the keys (`wire.PASSED`). Under verl's own, sessions are read from the
+queue, and one with several outputs is refused.
 
 An empty mask does not mean padding: rollout rejection (``algorithm.rollout_correction.rollout_rs``) empties
 the mask of a response whose reward still counts.
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from grpo_verl_ext.catalogue import Estimator, Loss
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
+from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
-from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 
 _SYNC = "trainer.v1.trainer_mode=grpo_ext_sync"
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
@@ -37,7 +37,7 @@ def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.dev
     padding = [_PADDING.fullmatch(str(prompt)) is not None for prompt in prompts]
     member = ~torch.tensor(padding, dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
-    keys = ROW_KEYS.get()
+    keys = wire.PASSED.get().row_keys
     if keys is None:  # under verl's own trainers, of which the v1 ones have a queue
         queue: Any = sys.modules.get("transfer_queue")
         try:

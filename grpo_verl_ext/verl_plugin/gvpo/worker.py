@@ -44,7 +44,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             weights=torch.zeros(tu.get(data, key=wire.Field.NUM_GROUPS), device=device),
             fit=torch.zeros(3, dtype=torch.float64, device=device),
         )
-        with wire.UPDATE_SUMS.set(sums):
+        with wire.passing(update_sums=sums):
             output = super().train_batch(data)
         for own in (sums.weights, sums.fit):
             dist.all_reduce(own, group=self.engine.get_data_parallel_group())
@@ -88,7 +88,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             anchor_deviation=data[wire.Field.ANCHOR_DEVIATION],
             old_is_current=self._old_is_current,
         )
-        with wire.GROUPS.set(groups):
+        with wire.passing(groups=groups):
             loss, metrics = loss_fn(model_output=model_output, data=data, **more)
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in metrics.keys() & set(SUMMED_METRICS):

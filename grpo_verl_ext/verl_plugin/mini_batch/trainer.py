@@ -29,7 +29,7 @@ from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
 from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan
-from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, StatisticSource
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 _SEEDS_OF_PART = 2**20
 """More than a part of a step has updates."""
@@ -100,7 +100,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic."""
-        with ROW_KEYS.set(batch.keys):
+        with wire.passing(row_keys=batch.keys):
             batch = super()._compute_advantage(batch, metrics)
         if self._needs is None:
             return batch

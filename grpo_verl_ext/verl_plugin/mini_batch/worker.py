@@ -46,7 +46,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     """Updates on this rollout before the one at hand."""
 
     def set_loss_fn(self, loss_fn: _LossFunction) -> None:
-        """Wrap verl's loss function, so that the loss can read `wire.STATISTIC`."""
+        """Wrap verl's loss function, so that the loss can read the statistic (`wire.PASSED`)."""
         self._config = loss_fn.keywords["config"]  # type: ignore[attr-defined]  # verl's partial
         loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
         self._needs = None if loss is None else loss.needs
@@ -151,7 +151,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             gap["actor/old_log_prob_gap"] = Metric(value=mean, aggregation=AggregationType.SUM)
             data = data.copy()
             data[wire.Field.OLD_LOG_PROBS] = like(old, current)
-        with wire.STATISTIC.set(statistic):
+        with wire.passing(statistic=statistic):
             loss, metrics = loss_fn(model_output=model_output, data=data, **more)
         return loss, metrics | gap
 

@@ -30,7 +30,7 @@ from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs, row_roles
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 F64 = torch.float64
 EPS = 1e-6
@@ -133,7 +133,7 @@ class TestRejected:
             row=torch.arange(6),
             end=torch.ones(6, dtype=torch.int64),
         )
-        with STEPS.set(steps):
+        with passing(steps=steps):
             found = self.advantages("grpo_process")
         assert_close(found, [self.x, 0, 0, self.x, self.y, -self.y, 0, 0])
 
@@ -165,7 +165,7 @@ def test_equals_verls_grpo_whatever_was_rejected(estimator: str, batch: Any) -> 
     verls = config.copy()
     verls.adv_estimator = "grpo"
     left = [[0, 0] if gone else [1, 1] for gone in rejected]
-    with ROW_KEYS.set(keys):
+    with passing(row_keys=keys):
         found = through_verl(keys, rewards, left, config)
     assert_close(found, through_verl(keys, rewards, whole, verls) * torch.tensor(left))
 

@@ -26,7 +26,7 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
-from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
 
@@ -232,7 +232,7 @@ class TestEstimator:
         flat = [(r, i, e) for i, own in enumerate(self.STEPS) for r, e in own]
         rewards, row, end = (torch.tensor(column) for column in zip(*flat, strict=True))
         config = OmegaConf.create({"adv_estimator": "grpo_process", "grpo_ext": options})
-        with STEPS.set(BatchSteps(rewards.double(), row, end)):
+        with passing(steps=BatchSteps(rewards.double(), row, end)):
             advantages, returns = grpo_process(
                 torch.zeros(4, 4, dtype=torch.float64), self.MASK, self.IDS, config
             )
