@@ -42,13 +42,13 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_steps
 from grpo_verl_ext.verl_plugin.wire import passing
 
@@ -197,7 +197,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
             "response_mask": data["response_mask"],
             "index": np.array(uids, dtype=object),
         }
-        if name not in ESTIMATOR_FUNCTIONS:
+        if name not in catalogue.ESTIMATORS:
             return partial(get_adv_estimator_fn(name), **arguments)
         config = {"adv_estimator": name, "grpo_ext": options}
         extra = Queue(rollout, ("extra_fields",)).rows if name == "grpo_process" else None
@@ -205,7 +205,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
 
         def call() -> object:
             with passing(row_keys=rollout.batch.keys, steps=steps):
-                return ESTIMATOR_FUNCTIONS[name](**arguments, config=config)
+                return get_adv_estimator_fn(name)(**arguments, config=config)
 
         return call
 
@@ -234,7 +234,7 @@ def verls_ragged(rollout: Rollout) -> Call:
 
 PARTS: dict[str, Callable[[Rollout], Call]] = {
     # gdpo_outcome reads rewards by name, which the rows do not have
-    **{f"estimator {name}": estimator(name) for name in ESTIMATOR_FUNCTIONS if name != "gdpo_outcome"},
+    **{f"estimator {name}": estimator(name) for name in catalogue.ESTIMATORS if name != "gdpo_outcome"},
     "estimator dapo, truncated ones masked": estimator(
         "dapo", mask_truncated_completions=True, max_response_length=64
     ),

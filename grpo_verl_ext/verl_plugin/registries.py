@@ -11,7 +11,6 @@ verl's: ``actor/kl_loss`` with ``use_kl_loss``, ``actor/reward_kl_penalty`` with
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +21,14 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss, compute
 from grpo_verl_ext.catalogue.averages import MiniBatch
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODE
 from grpo_verl_ext.verl_plugin import estimators, usage
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import PASSED
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
-
-ESTIMATOR_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-LOSS_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, dict[str, Tensor]]]] = {}
 
 
 def _loss(
@@ -90,7 +86,7 @@ def _needs_our_trainer(loss: Loss, what: str, verb: str) -> SettingError:
         None,
         seen=f"policy_loss.loss_mode={loss.name} was called without {what}, which verl's own trainers and "
         f"workers do not {verb}",
-        valid=TRAINER_MODES,
+        valid=OUR_MODES,
         fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
     )
 
@@ -120,11 +116,8 @@ def function_of(record: Estimator | Loss) -> Any:
 
 def _enter(record: Estimator | Loss) -> None:
     """Register a record's function with verl, unless another package has the name."""
-    is_estimator = isinstance(record, Estimator)
-    own: dict[str, Any] = ESTIMATOR_FUNCTIONS if is_estimator else LOSS_FUNCTIONS
-    verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY
-    own[record.name] = function_of(record)
-    verls.setdefault(record.name, own[record.name])
+    verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if isinstance(record, Estimator) else POLICY_LOSS_REGISTRY
+    verls.setdefault(record.name, function_of(record))
 
 
 catalogue.enter_foreign()

@@ -30,7 +30,6 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import section_in
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 OF_THE_MACHINE = ("device", "rollout-engine", "queue", "task", "data", "model")
 """Checks that look at files and devices, which a command in a page does not have."""
@@ -268,7 +267,7 @@ def test_the_pages_have_every_name_and_option() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     sections = [section[0] for field in Options.model_fields.values() if (section := section_in(field))]
     options = [name for section in (Options, *sections) for name in section.model_fields]
-    for name in (*ESTIMATOR_FUNCTIONS, *LOSS_FUNCTIONS, *options):
+    for name in (*catalogue.ESTIMATORS, *catalogue.LOSSES, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name
 
 

@@ -10,17 +10,17 @@ from mini_batches import actor_config, at_first_update, ragged_batch
 from omegaconf import OmegaConf
 from queue_store import Store, trainer_with
 from verl.trainer.distillation.losses import distillation_loss, distillation_ppo_loss
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 ACTOR = "actor_rollout_ref.actor"
@@ -28,7 +28,7 @@ ACTOR = "actor_rollout_ref.actor"
 
 def test_our_modes_share_what_makes_them_exact() -> None:
     """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other trainer_modes."""
-    classes = [get_trainer_cls(mode) for mode in TRAINER_MODES]
+    classes = [get_trainer_cls(mode) for mode in OUR_MODES]
     names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
     of_data = ("_init_dataloader", "_next_train_batch", "_compute_old_log_prob")
     for name in (*names, *of_data, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
@@ -104,7 +104,7 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:
         with passing(steps=steps):
-            estimator = ESTIMATOR_FUNCTIONS["grpo_process"]
+            estimator = get_adv_estimator_fn("grpo_process")
             return estimator(torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
 
     left = mask.clone()

@@ -11,18 +11,18 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, _collected_rewards
 from grpo_verl_ext.verl_plugin.wire import PASSED, passing
 
-gdpo = ESTIMATOR_FUNCTIONS["gdpo_outcome"]
+gdpo = get_adv_estimator_fn("gdpo_outcome")
 F64 = torch.float64
 KEYS = ["right", "format"]
 IDS = ("x", "x", "x", "y", "y", "z", "pad" + 32 * "0")
