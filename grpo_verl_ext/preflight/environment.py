@@ -84,7 +84,7 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
 
 def _unreadable_model(folder: Path) -> Iterator[Problem]:
     try:
-        read_config(folder, key=MODEL, fix=FIX)
+        read_config(folder)
     except SettingError as error:
         yield error.problem
     for file in sorted(folder.glob("*.safetensors")):
