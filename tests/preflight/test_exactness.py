@@ -37,7 +37,7 @@ def test_our_modes_share_what_makes_them_exact() -> None:
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"
     for each in classes:
         config = composed(["+algo=grpo", "+algorithm.grpo_ext.ref_model_sync_steps=2"])
-        refreshing = trainer_modes.with_parts(each.worker_cls, config)
+        refreshing = each.worker_with_parts(config)
         assert refreshing.actor_worker_cls is worker.GroupTrainingWorker
         assert refreshing.refresh_reference is ReferenceSyncWorkerMixin.refresh_reference
 

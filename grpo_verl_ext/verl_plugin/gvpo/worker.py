@@ -21,15 +21,6 @@ from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker
 class GroupTrainingWorker(MiniBatchTrainingWorker):
     """Training worker that gives GVPO's loss the groups and their drift, if the batch has them."""
 
-    _first_epoch = 0
-    """Updates on prompts that no update on this rollout has seen before."""
-
-    def train_mini_batch(self, data: TensorDict) -> TensorDict:
-        """Do all updates on the batch of one rollout."""
-        rows = data.shape[0] * self.engine.get_data_parallel_size()
-        self._first_epoch = rows // tu.get(data, key="mini_batch_size")
-        return super().train_mini_batch(data)
-
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update, with the metrics of whole prompts."""
         if not (self._has_group_loss and self._measures(data)):
