@@ -63,9 +63,10 @@ class In:
         why: what another value does; follows "which".
         refuse: another value is refused, not warned of.
         when: the row holds for trainings of which this is true; None: for all.
-        line: what to type, where it is not the first value.
+        line: what to type, where it is not the first value; or a function from the value that is found.
         test: whether a value is a tested one in this training, where ``values`` does not list them.
         words: the tested values in words, where ``values`` does not list them.
+        read: returns what a training has, where it is not the key's value alone.
     """
 
     key: str
@@ -73,13 +74,14 @@ class In:
     why: str = ""
     refuse: bool = False
     when: Condition | None = None
-    line: str = ""
+    line: str | Callable[[Any], str] = ""
     test: Callable[[Any, DictConfig], bool] | None = None
     words: str = ""
+    read: Callable[[DictConfig], Any] | None = None
 
     def value(self, config: DictConfig) -> Any:
         """Return what a training has."""
-        return setting(config, self.key)
+        return setting(config, self.key) if self.read is None else self.read(config)
 
     def holds(self, config: DictConfig) -> bool:
         """Whether a training has a tested value."""
@@ -91,11 +93,6 @@ class In:
         """The tested values in words."""
         return self.words or " or ".join(dict.fromkeys(as_typed(each) for each in self.values))
 
-    def typed(self, config: DictConfig) -> str:
-        """Return the line to type."""
-        is_new = self.key.startswith(SECTION) and setting(config, self.key) is None
-        return self.line or Line(f"{'++' * is_new}{self.key}={as_typed(self.values[0])}")
-
     def unmet(self, name: str, config: DictConfig) -> Finding | None:
         """Return what is found of a training that uses the feature; None where it has a tested value."""
         if (self.when is not None and not self.when(config)) or self.holds(config):
@@ -103,7 +100,10 @@ class In:
         value = self.value(config)
         seen = f"{name} is tested with {self.key} {self.tested}; it is {as_typed(value)}, which {self.why}"
         severity = Severity.ERROR if self.refuse else Severity.WARNING
-        return Finding(name, severity, Problem(self.key, value, self.typed(config), seen=seen))
+        is_new = self.key.startswith(SECTION) and setting(config, self.key) is None
+        first = Line(f"{'++' * is_new}{self.key}={as_typed(self.values[0])}")
+        line = self.line(value) if callable(self.line) else self.line
+        return Finding(name, severity, Problem(self.key, value, line or first, seen=seen))
 
 
 def Off(key: str, why: str, **more: Any) -> In:  # noqa: N802  # a kind of row
@@ -165,28 +165,21 @@ def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
     )
 
 
-class _Trainer(In):
-    def value(self, config: DictConfig) -> str:
-        return _trainer_of(config)
-
-    def holds(self, config: DictConfig) -> bool:
-        known = (*VERLS_MODES, *OUR_MODES, _FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
-        return self.value(config) in self.values or self.value(config) not in known
-
-    def typed(self, config: DictConfig) -> str:
-        trainer = self.value(config)
-        ours = f"grpo_ext_{trainer}" if f"grpo_ext_{trainer}" in self.values else self.values[0]
-        if trainer.startswith("verl."):
-            return self.line or f"python3 -m verl.trainer.main_ppo … {MODE}={ours}"
-        return self.line or Line(*["trainer.use_v1=true"] * (trainer == _V0), f"{MODE}={ours}")
-
-
 def Trainer(modes: tuple[str, ...], why: str, **more: Any) -> In:  # noqa: N802
     """Return the row of trainer modes, beside which other drivers and verl's older trainers are values, too.
 
     A mode that neither verl nor this package has is its author's, and nothing is said of it.
     """
-    return _Trainer(MODE, modes, why, **more)
+    known = (*VERLS_MODES, *OUR_MODES, _FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
+
+    def line(trainer: str) -> str:
+        ours = f"grpo_ext_{trainer}" if f"grpo_ext_{trainer}" in modes else modes[0]
+        if trainer.startswith("verl."):
+            return f"python3 -m verl.trainer.main_ppo … {MODE}={ours}"
+        return Line(*["trainer.use_v1=true"] * (trainer == _V0), f"{MODE}={ours}")
+
+    own = {"read": _trainer_of, "test": lambda trainer, _: trainer in modes or trainer not in known}
+    return In(MODE, modes, why, **({"line": line} | own | more))
 
 
 def refused(*rows: In) -> tuple[In, ...]:

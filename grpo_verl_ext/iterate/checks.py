@@ -17,7 +17,7 @@ from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.runs.metrics import Response
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER
+from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, setting
 from grpo_verl_ext.verl_plugin.compose import composed
 
 _SAVED = (
@@ -46,7 +46,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         own = composed([*settings.policy.overrides])
     except SettingError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
-    asks_model = any(_MANAGER.value(config) == REWARD_MANAGER for config in rounds)
+    asks_model = any(setting(config, _MANAGER.key) == REWARD_MANAGER for config in rounds)
     for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:
         if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")
