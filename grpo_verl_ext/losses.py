@@ -24,7 +24,6 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import read_section
@@ -106,7 +105,7 @@ def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
         found["rewards"] = (None, f"in the place of advantages; {shape}.")
     if "rewards" in found or catalogue.counts_prompts(loss):
         found["groups"] = (None, "(B,), a prompt id a row.")
-    if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
+    if algorithm.loss_agg_mode == "seq-mean-token-sum-norm":
         found["loss_scale_factor"] = (inspect.Parameter.empty, "L, the generation budget in tokens.")
     for key, value in preset.numbers.items():
         if key != CLIPS[0]:
@@ -196,16 +195,15 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, gr
         check_matrix(rewards=rewards)
     else:
         check_same_shape(response_mask=mask[:, 0], rewards=rewards)
-    found = compute.response_advantages(
+    return compute.token_advantages(
         estimator,
         rewards,
         group,
-        torch.ones_like(group, dtype=torch.bool),
+        mask,
         mask,
         scale_rewards=scale,
         weights=None if weights is None else [float(each) for each in weights],
     )
-    return compute.token_advantages(estimator, found.to(rewards.dtype), mask, mask, group)
 
 
 # Docstrings

@@ -1,7 +1,7 @@
 """TOPR: Le Roux et al., Tapered Off-Policy REINFORCE, arXiv 2503.14286."""
 
 from grpo_verl_ext.algorithms.topr import topr_loss
-from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.requires import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
@@ -13,7 +13,7 @@ _TOPR = Algorithm(
     TokenLoss(
         "topr",
         topr_loss,
-        SEQUENCE_MEAN_TOKEN_SUM,
+        AVERAGES["seq-mean-token-sum"],
         keywords=lambda _: {},
         one_output=ONE_OUTPUT,
         requires=(

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_verl_ext.algorithms.vespo import vespo_loss
-from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.requires import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
@@ -30,7 +30,7 @@ _VESPO = Algorithm(
     TokenLoss(
         "vespo",
         vespo_loss,
-        TOKEN_MEAN,
+        AVERAGES["token-mean"],
         keywords=lambda config: {
             name.removeprefix("vespo_"): config.policy_loss.get(name, field.default)
             for name, field in _VespoOptions.model_fields.items()

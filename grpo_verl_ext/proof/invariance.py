@@ -17,8 +17,8 @@ from rich.table import Column, Table
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOSS_AGG_MODES
+from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.proof import largest, verls_defaults
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
@@ -33,6 +33,8 @@ from grpo_verl_ext.verl_plugin.registration import register
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
+_VANILLA, _NORM = "vanilla", "seq-mean-token-sum-norm"
+"""verl's loss that has every average, and the average that divides by ``actor.loss_scale_factor``."""
 _BESIDE = {"use_kl_loss": True, "kl_loss_coef": 0.04, "entropy_coeff": 0.01}
 """Terms beside a loss."""
 
@@ -72,7 +74,7 @@ def _case_of(algorithm: Algorithm) -> Case:
         algorithm.name,
         loss.name,
         mode,
-        MAX_RESPONSE_LENGTH if mode == CONSTANT_LENGTH.mode else None,
+        MAX_RESPONSE_LENGTH if mode == _NORM else None,
         isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split,
         {ESTIMATOR: algorithm.estimator.name} | (preset.leaves if preset else {}),
     )
@@ -85,11 +87,10 @@ OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.na
 """Algorithms with a loss of their own."""
 PRESET_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.name not in LOSSES)
 """Presets on a loss of verl's, or on one of ours under another name."""
-_VANILLA, _NULL = verls.VANILLA.name, CONSTANT_LENGTH.mode
 VERL_CASES = (
-    *(Case(f"verl {mode}", _VANILLA, mode) for mode in LOSS_AGG_MODES if mode != _NULL),
-    Case(f"verl {_NULL}, null", _VANILLA, _NULL),
-    Case(f"verl {_NULL}, set", _VANILLA, _NULL, MAX_RESPONSE_LENGTH),
+    *(Case(f"verl {mode}", _VANILLA, mode) for mode in AVERAGES if mode != _NORM),
+    Case(f"verl {_NORM}, null", _VANILLA, _NORM),
+    Case(f"verl {_NORM}, set", _VANILLA, _NORM, MAX_RESPONSE_LENGTH),
     *(
         Case(f"verl {name}", name, values={f"{POLICY_LOSS}.dro_beta": 0.1})
         for name in VERLS_LOSSES

@@ -20,7 +20,6 @@ from verl.utils.import_utils import import_external_libs
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, Algorithm, TokenLoss, VerlsLoss
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.proof import differing, verls_defaults
 from grpo_verl_ext.proof.batch import Rollout, cut
@@ -166,10 +165,8 @@ def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tens
     away = max(_distance(training.weights(rows, cut(rows.lengths, *each)), whole) for each in _CUTS)
     if away > TOLERANCE and not may_depend:
         key, line = LOSS, loss.exact_preset if isinstance(loss, VerlsLoss) else ""
-        if (
-            setting(config, SCALE_FACTOR) is None
-            and setting(config, keys.AGGREGATION) == CONSTANT_LENGTH.mode
-        ):
+        is_of_budget = setting(config, keys.AGGREGATION) == "seq-mean-token-sum-norm"
+        if is_of_budget and setting(config, SCALE_FACTOR) is None:
             key, line = SCALE_FACTOR, f"{SCALE_FACTOR}=${{data.max_response_length}}"
         why = "the gradient depends on how a batch is cut into micro-batches and ranks: "
         why += f"{_percent(away)} away from the whole batch's, on the probe's batch"
