@@ -30,6 +30,8 @@ Condition = Callable[[DictConfig], bool]
 
 VERLS_MODES = ("sync", "colocate_async", "separate_async")
 OUR_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
+"""Values of ``trainer.v1.trainer_mode``: verl's modes, which also keep a prompt's responses in one optimizer
+step, pass step rewards to the estimator and refresh the reference."""
 _FULLY_ASYNC_DRIVER = "verl.experimental.fully_async_policy"
 _ONE_STEP_OFF_DRIVER = "verl.experimental.one_step_off_policy"
 _V0 = "trainer.use_v1=false"

@@ -160,7 +160,6 @@ _DPPO, _DPPO_KL = (
 OVERLONG_MANAGER = "dapo"
 """verl's reward manager with DAPO's punishment of long responses."""
 KL_IN_REWARD = "algorithm.use_kl_in_reward"
-ON_KL_IN_LOSS = Line(f"{KL_IN_REWARD}=false", f"{ACTOR}.use_kl_loss=true")
 PUNISHES = "reward.reward_kwargs.overlong_buffer_cfg.enable"
 
 
@@ -172,17 +171,14 @@ def asks_model_alone(config: DictConfig) -> bool:
 
 def overlong_punishment(config: DictConfig) -> bool:
     """Whether verl's reward manager ``dapo`` punishes long responses."""
-    return _asks_for_punishment(config) and not asks_model_alone(config)
-
-
-def _asks_for_punishment(config: DictConfig) -> bool:
-    manager = setting(config, "reward.reward_manager.name")
-    return manager == OVERLONG_MANAGER and bool(setting(config, PUNISHES))
+    is_chosen = setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER
+    return is_chosen and bool(setting(config, PUNISHES)) and not asks_model_alone(config)
 
 
 def advise_punishment(config: DictConfig) -> Iterator[Problem]:
     """Warn of a punishment of long responses by a manager that is never called."""
-    if _asks_for_punishment(config) and asks_model_alone(config):
+    is_chosen = setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER
+    if is_chosen and setting(config, PUNISHES) and asks_model_alone(config):
         yield Problem(
             "reward.reward_model.enable",
             True,

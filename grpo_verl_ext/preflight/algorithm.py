@@ -15,7 +15,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, PRESETS, Estimator, VerlsEstimator, verls
-from grpo_verl_ext.catalogue.requires import VERLS_MODES, runs_v1
+from grpo_verl_ext.catalogue.requires import OUR_MODES, VERLS_MODES, runs_v1
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
@@ -34,7 +34,7 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import features
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
 from grpo_verl_ext.verl_plugin.usage import PREFIX, RECORD, registers_elsewhere
@@ -64,7 +64,7 @@ def _check_names(config: DictConfig) -> None:
             fix = "VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …"
             raise SettingError(key, name, why=why, valid="one package for a name", fix=fix)
         asked.append((key, name, registry))
-    if runs_v1(config) and mode not in (*VERLS_MODES, *TRAINER_MODES):
+    if runs_v1(config) and mode not in (*VERLS_MODES, *OUR_MODES):
         import verl.trainer.ppo.v1  # noqa: F401  # fills the registry; takes seconds
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
@@ -119,7 +119,7 @@ def _advise_preset(config: DictConfig) -> Iterator[Problem]:
 
 def _check_sections_of_modes(config: DictConfig) -> None:
     """Refuse a section ``trainer.v1`` of a trainer mode of ours, which nothing reads."""
-    for mode in TRAINER_MODES:
+    for mode in OUR_MODES:
         key, verls = f"trainer.v1.{mode}", f"trainer.v1.{mode.removeprefix(PREFIX)}"
         if section := setting(config, key):
             words = (f"{name}={as_typed(value)}" for name, value in leaves({verls: section}))

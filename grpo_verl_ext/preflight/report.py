@@ -20,7 +20,7 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext import preflight
 from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
-from grpo_verl_ext.catalogue.requires import runs_v1
+from grpo_verl_ext.catalogue.requires import OUR_MODES, runs_v1
 from grpo_verl_ext.preflight import values
 from grpo_verl_ext.proof import differing, verls_defaults
 from grpo_verl_ext.proof.judge import unread
@@ -31,7 +31,6 @@ from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION, setting, wri
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.compose import nearest_line
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.mini_batch import plan
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
@@ -180,7 +179,7 @@ def _meeting(config: DictConfig) -> str:
     loss, mode = loss_of(config), setting(config, MODE)
     if loss is None or loss.needs is None:
         return "not needed"
-    if not runs_v1(config) or mode not in TRAINER_MODES:
+    if not runs_v1(config) or mode not in OUR_MODES:
         return f"not seen to by this trainer ({MODE}={mode})"
     actor, trainer = config.actor_rollout_ref.actor, config.trainer
     parallel = setting(config, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", 1)

@@ -27,12 +27,11 @@ from verl.utils.config import omega_conf_to_dataclass
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.catalogue.record import CLIPS
-from grpo_verl_ext.catalogue.requires import runs_v1
+from grpo_verl_ext.catalogue.requires import OUR_MODES, runs_v1
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, synthetic_rollout
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.estimators import anchor_field, anchored_targets
 
 _BUDGET = "data.max_response_length"
@@ -89,7 +88,7 @@ class Training:
         self.config = config
         self.algorithm: Any = OmegaConf.create(OmegaConf.to_container(config.algorithm, resolve=True))
         self.actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-        self._is_ours = runs_v1(config) and setting(config, keys.MODE) in TRAINER_MODES
+        self._is_ours = runs_v1(config) and setting(config, keys.MODE) in OUR_MODES
         self._anchor = anchor_field(setting(config, f"{SECTION}.gvpo_anchor", "old"))
         self._rewards = setting(config, "algorithm.gdpo_reward_keys")
 

@@ -20,6 +20,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.proof import largest, verls_defaults
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe
@@ -27,7 +28,6 @@ from grpo_verl_ext.proof.reference import VERLS_LOSSES
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, ESTIMATOR, LOSS, MODE, POLICY_LOSS, SCALE_FACTOR
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.registration import register
 
@@ -116,7 +116,7 @@ class _Measurement(NamedTuple):
 
 def training_of(case: Case, **actor: Any) -> Training:
     """Return the training of a case, with other values of ``actor``; ValueError where verl refuses one."""
-    values = {ESTIMATOR: GRPO.estimator.name, MODE: TRAINER_MODES[0], **case.values, LOSS: case.loss_mode}
+    values = {ESTIMATOR: GRPO.estimator.name, MODE: OUR_MODES[0], **case.values, LOSS: case.loss_mode}
     values |= {AGGREGATION: case.loss_agg_mode, SCALE_FACTOR: case.loss_scale_factor}
     try:
         return Training(changed(_DEFAULT, values | {f"{ACTOR}.{name}": actor[name] for name in actor}))

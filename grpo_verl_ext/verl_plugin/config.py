@@ -13,7 +13,6 @@ from pydantic import Field, create_model
 
 from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.catalogue.gvpo import ANCHORS
-from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, written
 from grpo_verl_ext.utils.options import Count, Number, Section, Text, option, read_section
@@ -21,10 +20,6 @@ from grpo_verl_ext.verl_plugin.features import foreign_features
 
 GOLD_RESPONSES = f"{SECTION}.gold_responses"
 SEED_REQUESTS = f"{SECTION}.seed_requests"
-
-TRAINER_MODES = OUR_MODES
-"""Values of ``trainer.v1.trainer_mode``: verl's modes, which also keep a prompt's responses in one optimizer
-step, pass step rewards to the estimator and refresh the reference."""
 
 AGENT_LOOPS = {"single_turn_agent": "grpo_ext_single_turn_agent", "tool_agent": "grpo_ext_tool_agent"}
 """verl's agent loops → this package's, which keep step rewards and can give each request a seed."""

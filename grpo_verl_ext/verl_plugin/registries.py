@@ -22,10 +22,10 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss, compute
 from grpo_verl_ext.catalogue.averages import MiniBatch
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODE
 from grpo_verl_ext.verl_plugin import estimators, usage
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import GROUPS, STATISTIC, UPDATE_SUMS
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _needs_our_trainer(loss: Loss, what: str, verb: str) -> SettingError:
         None,
         seen=f"policy_loss.loss_mode={loss.name} was called without {what}, which verl's own trainers and "
         f"workers do not {verb}",
-        valid=TRAINER_MODES,
+        valid=OUR_MODES,
         fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
     )
 

@@ -14,10 +14,10 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
 
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
 from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
@@ -28,7 +28,7 @@ ACTOR = "actor_rollout_ref.actor"
 
 def test_our_modes_share_what_makes_them_exact() -> None:
     """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other trainer_modes."""
-    classes = [get_trainer_cls(mode) for mode in TRAINER_MODES]
+    classes = [get_trainer_cls(mode) for mode in OUR_MODES]
     names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
     of_data = ("_init_dataloader", "_next_train_batch", "_compute_old_log_prob")
     for name in (*names, *of_data, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):

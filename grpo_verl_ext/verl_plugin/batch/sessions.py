@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.catalogue import Estimator, Loss
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
 
 _SYNC = "trainer.v1.trainer_mode=grpo_ext_sync"
@@ -47,7 +47,7 @@ def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.dev
         known, there = set(prompts), queue.kv_list("train").get("train", {}) if has_client else {}
         keys = [key for key in there if key.count("_") >= 2 and key.rsplit("_", 2)[0] in known]
         refuse_several_outputs(estimator, keys)
-        valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(TRAINER_MODES)}"
+        valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(OUR_MODES)}"
         _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
         return member, own
     refuse_several_outputs(estimator, keys)
