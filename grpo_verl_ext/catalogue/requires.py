@@ -235,16 +235,18 @@ WHOLE_RESPONSES = NoneWith(
 )
 """What is left of a response has another log-ratio, chosen for being small."""
 
-ITS_AGE = In(
-    BYPASS,
-    (True,),
-    "has the old log-probs computed when a response is trained on, by another policy than the one that wrote "
-    "it",
-    when=wrote_another_policy,
-)
-"""The ratio is to the policy that wrote a response."""
 
+def weighs_responses(why: str) -> tuple[In, ...]:
+    """Return the rows of a loss that weighs whole responses by its own ratio to the policy that wrote them.
 
-def no_weights(why: str) -> In:
-    """Return the row of a loss that has weights of its own, to the rollout's policy."""
-    return Null(WEIGHTS, why, refuse=True, line=Line(f"{WEIGHTS}=null", f"{BYPASS}=true"))
+    ``why`` is what other weights, of the rollout correction, do beside.
+    """
+    old = (
+        "has the old log-probs computed when a response is trained on, by another policy than the one that "
+        "wrote it"
+    )
+    return (
+        Null(WEIGHTS, why, refuse=True, line=Line(f"{WEIGHTS}=null", f"{BYPASS}=true")),
+        WHOLE_RESPONSES,
+        In(BYPASS, (True,), old, when=wrote_another_policy),
+    )
