@@ -2,7 +2,7 @@
 
 A synthetic rollout is cut into data-parallel ranks and micro-batches in many ways. For each, value and
 gradient are combined as verl does (sum over micro-batches, average over ranks) and compared with the uncut
-mini-batch on one rank. `COVERED` says what the mini-batch has, `NOT_COVERED` what it cannot show.
+mini-batch on one rank. `COVERAGE` says what the mini-batch has, and what it cannot show.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.proof import largest, verls_defaults
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, Rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe
 from grpo_verl_ext.proof.reference import VERLS_LOSSES
 from grpo_verl_ext.utils.console import make_console
@@ -38,20 +38,22 @@ _VANILLA, _NORM = "vanilla", "seq-mean-token-sum-norm"
 _BESIDE = {"use_kl_loss": True, "kl_loss_coef": 0.04, "entropy_coeff": 0.01}
 """Terms beside a loss."""
 
-COVERED = (
-    "a later update: old_log_prob is not log_prob, and ratios lie inside and outside of the clip range",
-    "KL and entropy terms beside the loss",
-    "advantages of a preset's own estimator, and the groups' mean log-ratio",
-    "padding, and tokens of a tool at the start, in the middle and at the end of a response",
-    "groups of three and of four responses",
-)
-NOT_COVERED = (
-    "the first update, where old_log_prob is log_prob",
-    "dropout, rounding in bf16, packing: log-probs are given, no model computes them",
-    "weights and rejection by algorithm.rollout_correction, distillation",
-    "other values of a loss's options than a preset's or, with --loss, verl's defaults",
-    "metrics",
-)
+COVERAGE = {
+    "covered": (
+        "a later update: old_log_prob is not log_prob, and ratios lie inside and outside of the clip range",
+        "KL and entropy terms beside the loss",
+        "advantages of a preset's own estimator, and the groups' mean log-ratio",
+        "padding, and tokens of a tool at the start, in the middle and at the end of a response",
+        "groups of three and of four responses",
+    ),
+    "not_covered": (
+        "the first update, where old_log_prob is log_prob",
+        "dropout, rounding in bf16, packing: log-probs are given, no model computes them",
+        "weights and rejection by algorithm.rollout_correction, distillation",
+        "other values of a loss's options than a preset's or, with --loss, verl's defaults",
+        "metrics",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,14 @@ def measure(
     if not (cases and dtypes and dp_sizes):
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
     for dtype, case in itertools.product(dtypes, cases):
-        rollout = synthetic_rollout(seed=seed).to(dtype)
+        rollout = Rollout.synthetic(seed=seed).to(dtype)
         alone, training = training_of(case, use_kl_loss=False, entropy_coeff=0), training_of(case, **_BESIDE)
         is_constant = not alone.weights(alone.rows(rollout)).any()
         rows = training.rows(rollout)
         whole = training.value_and_gradient(rows)
         scales = torch.maximum(whole[0].abs(), whole[1].abs().sum()), whole[1].abs().max()
         for dp_size, split in itertools.product(dp_sizes, SPLITS):
-            found = training.value_and_gradient(rows, cut(rows.lengths, split, dp_size))
+            found = training.value_and_gradient(rows, rows.cut(split, dp_size))
             # NaN where one of them has it, or the scale is 0.
             columns = zip(found, whole, scales, strict=True)
             of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)
@@ -197,7 +199,7 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
     passed = all(m.passed for m in ours)
     if as_json:
         rows = [m._asdict() for m in all_]
-        content = {"passed": passed, "covered": COVERED, "not_covered": NOT_COVERED, "measurements": rows}
+        content = {"passed": passed, **COVERAGE, "measurements": rows}
         print(numbers_as_text(content), end="")
         return passed
     loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
@@ -213,6 +215,6 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         table.add_row(m.loss, m.dtype, *errors, f"{m.split} × {m.dp_size}", m.verdict)
     console = make_console()
     console.print(table, "")
-    for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
-        console.print("\n- ".join([f"{name}:", *lines]))
+    for name, lines in COVERAGE.items():
+        console.print("\n- ".join([f"{name.replace('_', ' ').capitalize()}:", *lines]))
     return passed
