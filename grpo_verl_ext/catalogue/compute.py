@@ -239,7 +239,7 @@ def group_loss(
     residual = formulas.residual(log_ratio, targets, drift, beta)
     # R − R̄ = Ã + β (ℓ − ℓ̄), of which `formulas.anchored` is the inverse.
     rewards = targets + beta * (groups.old_deviation - groups.anchor_deviation)
-    moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
+    moments = gvpo_terms.Moments.of(residual, rewards, groups.anchor_deviation, size, beta)
     ablated = gvpo_terms.ABLATED_LOSSES.get(options.gvpo_terms)
     per_response = ablated(moments, beta) if ablated else formulas.squared_error(residual, size)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
