@@ -128,10 +128,6 @@ def _check_sections_of_modes(config: DictConfig) -> None:
             raise SettingError(key, section, why=why, valid=verls, fix=fix)
 
 
-def _check_options(config: DictConfig) -> None:
-    Options.from_config(config.algorithm)
-
-
 def _check_settings(config: DictConfig) -> None:
     """Refuse options and clips of the loss outside of their ranges, and estimator or loss of a pair alone."""
     loss = catalogue.loss_of(config)
@@ -238,7 +234,7 @@ ALGORITHM = features.Feature(
         "preset-name": _check_preset,
         "names": _check_names,
         "sections": _check_sections_of_modes,
-        "options": _check_options,
+        "options": lambda config: Options.from_config(config.algorithm),
         "settings": _check_settings,
         "tested": lambda _: None,  # the rows, each with a name and a severity of its own
         "rollout-log-probs": _check_rollout_log_probs,

@@ -1,7 +1,7 @@
 """What a configuration trains: −∂L/∂log π of each token, through verl's own functions in verl's order.
 
 KL in the reward, rollout correction, advantages, the actor's dataclass, ``ppo_loss``, backward: as
-``PPOTrainer._compute_advantage`` and the workers call them, on a `synthetic_rollout`. No Ray, model or GPU is
+``PPOTrainer._compute_advantage`` and the workers call them, on `Rollout.synthetic`. No Ray, model or GPU is
 needed.
 """
 
@@ -27,7 +27,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.catalogue.requires import OUR_MODES, runs_v1
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout, synthetic_rollout
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Rollout
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
@@ -78,7 +78,7 @@ def rollout_for(*configs: DictConfig) -> Rollout:
     """Return a rollout with rows beside every bound of these configurations."""
     bounds = [setting(config, key) for config in configs for key in _BOUNDS]
     rewards = [len(setting(config, "algorithm.gdpo_reward_keys") or ()) for config in configs]
-    return synthetic_rollout((each for each in bounds if isinstance(each, int | float)), max(2, *rewards))
+    return Rollout.synthetic((each for each in bounds if isinstance(each, int | float)), max(2, *rewards))
 
 
 class Training:

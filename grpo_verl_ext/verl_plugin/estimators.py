@@ -82,7 +82,6 @@ def _advantages(
     options: Options,
     weights: Sequence[float] | None,
 ) -> Tensor:
-    member, last = rows
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     if estimator.needs_steps:
         if (steps := PASSED.get().steps) is None:
@@ -93,14 +92,21 @@ def _advantages(
         if (rewards := PASSED.get().several_rewards) is None:
             raise _without(estimator, "rewards but their sum")
         check_rows(rewards, group)
-        of_response = compute.response_advantages(estimator, rewards, group, member, learnt, weights=weights)
-        return adv.on_tokens(of_response[last].to(token_level_rewards.dtype), learnt)
-    check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
+    else:
+        check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
+        rewards = adv.response_rewards(token_level_rewards)
     # One pass over rewards and one over the mask (int64 in verl); all other (B, T) but the result are flags.
-    rewards, scale = adv.response_rewards(token_level_rewards), options.scale_rewards
-    of_response = compute.response_advantages(estimator, rewards, group, member, learnt, scale_rewards=scale)
-    of_session = of_response[last].to(token_level_rewards.dtype)
-    return compute.token_advantages(estimator, of_session, response_mask, learnt, group)
+    return compute.token_advantages(
+        estimator,
+        rewards,
+        group,
+        response_mask,
+        learnt,
+        rows=rows,
+        scale_rewards=options.scale_rewards,
+        weights=weights,
+        dtype=token_level_rewards.dtype,
+    )
 
 
 def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:

@@ -75,7 +75,7 @@ def _group_loss(
     if (sums := PASSED.get().update_sums) is not None:
         mini_batch = MiniBatch.from_config(config)
         sums.weights.index_add_(0, groups.index, found.weights.to(sums.weights.dtype))
-        parts = [compute.mini_batch_mean(each.detach(), mini_batch) for each in found.moments[3:]]
+        parts = [mini_batch.mean(each.detach()) for each in found.moments[3:]]
         sums.fit.add_(torch.stack(parts))
     return found.loss, found.metrics
 

@@ -23,7 +23,7 @@ from grpo_verl_ext import catalogue, gvpo_terms, k1, k2, k3
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import compute, mode_of
 from grpo_verl_ext.preflight import CHECKS
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout, cut
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, Case
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
@@ -39,7 +39,7 @@ NO_KL = {"use_kl_loss": False}
 
 
 def whole_batch(case: Case, batch: Rollout, **overrides: object) -> tuple[Tensor, Tensor]:
-    return value_and_gradient(actor_config(case, **NO_KL, **overrides), batch, cut(batch.lengths, "whole", 1))
+    return value_and_gradient(actor_config(case, **NO_KL, **overrides), batch, batch.cut("whole", 1))
 
 
 def rows_of(batch: Rollout) -> list[tuple[list[float], list[float], list[int]]]:
@@ -101,7 +101,7 @@ def test_equals_verls_vanilla_with_the_same_aggregation(name, loss_agg_mode, dty
     batch = ragged_batch(dtype)
     ours = CASES[name]
     verls = dataclasses.replace(ours, loss_mode="vanilla")
-    ranks = cut(batch.lengths, "halves", dp_size)
+    ranks = batch.cut("halves", dp_size)
     found = value_and_gradient(actor_config(ours, clip_ratio_high=0.28), batch, ranks)
     expected = value_and_gradient(actor_config(verls, clip_ratio_high=0.28), batch, ranks)
     for one, other in zip(found, expected, strict=True):
@@ -126,9 +126,9 @@ def test_responses_that_were_bad_and_are_left_get_no_gradient(name):
 def test_the_off_policy_mask_does_not_depend_on_the_cut(split, dp_size):
     masked = LossConfig(loss_mode="grpo", off_policy_mask_threshold=0.05)
     batch, config = ragged_batch(F64), actor_config(CASES["grpo"], policy_loss=masked)
-    found = value_and_gradient(config, batch, cut(batch.lengths, split, dp_size))
-    expected = value_and_gradient(config, batch, cut(batch.lengths, "whole", 1))
-    unmasked = value_and_gradient(actor_config(CASES["grpo"]), batch, cut(batch.lengths, "whole", 1))
+    found = value_and_gradient(config, batch, batch.cut(split, dp_size))
+    expected = value_and_gradient(config, batch, batch.cut("whole", 1))
+    unmasked = value_and_gradient(actor_config(CASES["grpo"]), batch, batch.cut("whole", 1))
     assert expected[0].item() != unmasked[0].item()
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * float(other.abs().max()))
@@ -221,7 +221,7 @@ def metrics_through_verl(
     config, ranks = actor_config(CASE_OF_LOSS[name], **overrides), []
     loss = catalogue.LOSSES[config.policy_loss.loss_mode]
     statistic = compute.statistic(loss, batch.tokens, batch.prompt, config)
-    for rank in cut(batch.lengths, split, dp_size):
+    for rank in batch.cut(split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
             groups, own = at_first_update(len(rows), config.rollout_n), None
@@ -281,7 +281,7 @@ def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantage
 
 def test_with_dynamic_batching_each_micro_batch_reports_its_own_mean():
     batch = ragged_batch(F64)
-    parts = cut(batch.lengths, "dynamic", 1)[0]
+    parts = batch.cut("dynamic", 1)[0]
     means = []
     for part in parts:
         ratios = [
