@@ -20,11 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation.measures import (
-    CONFIDENCE,
-    Paired,
-    interval,
-)
+from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
 from grpo_verl_ext.ablation.results import CheckResult, Results
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome, control_of, in_words, judge
@@ -52,7 +48,7 @@ class Report:
     """The control with the manipulation checks, and the verdicts; None: as `judge` finds them."""
 
     def __post_init__(self) -> None:
-        shown, base = self.results.settings.shown, self.results.settings.base_variant
+        shown, (base, *variants) = self.results.settings.shown, self.results.variants
         control = self.results.control or control_of(self.results.settings)
         self.results = replace(self.results, control=control)
         self.checks, self.verdicts = self.judged or judge(self.results)
@@ -75,9 +71,11 @@ class Report:
         for each in self.verdicts:
             measure = f", {each.measure}" * (each.measure != shown.measure)
             self.differences.append((f"{each.variant} − {each.against}{measure}", each.variant, each))
-        for variant, found in () if self.verdicts else self.results.differences.items():
-            self.differences.append((f"{variant} − {base}", variant, found))
-            self.exploratory.append(in_words(f"{variant} − {base}, {shown}", found))
+        values = self.results.values[shown.metric, shown.measure]
+        for variant in () if self.verdicts else variants:
+            if found := compare(values[variant], values[base]):
+                self.differences.append((f"{variant} − {base}", variant, found))
+                self.exploratory.append(in_words(f"{variant} − {base}, {shown}", found))
         # A difference of differences is of no one variant, and looks like none.
         names = dict.fromkeys([*self.results.variants, *(variant for _, variant, _ in self.differences)])
         self.looks = {name: looks(number) for number, name in enumerate(names)}

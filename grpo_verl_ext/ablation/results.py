@@ -216,19 +216,13 @@ class Results:
     @cached_property
     def tests(self) -> list[tuple[Comparison, Difference]]:
         """The declared comparisons, in their order, with their numbers."""
-        tests = [self._tested(each) for each in self.settings.comparisons]
+        tests = [self.tested(each) for each in self.settings.comparisons]
         p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
         adjusted = [None if math.isnan(each) else each for each in holm(np.array(p, dtype=float)).tolist()]
         tests = [replace(each, adjusted_p=own) for each, own in zip(tests, adjusted, strict=True)]
         return [*zip(self.settings.comparisons, tests, strict=True)]
 
-    @cached_property
-    def own_control(self) -> tuple[Comparison, Difference] | None:
-        """The positive control, where it is of this grid, with its numbers."""
-        control = self.settings.own_control
-        return (control, self._tested(control)) if control else None
-
-    def _tested(self, comparison: Comparison) -> Difference:
+    def tested(self, comparison: Comparison) -> Difference:
         """Test a comparison over the declared starts that its variants have finished."""
         grid, weights = self.settings, comparison.weights
         measure = comparison.measure or grid.shown.measure
@@ -256,14 +250,6 @@ class Results:
             numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
             numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
         return Difference(**numbers)
-
-    @cached_property
-    def differences(self) -> dict[str, Paired]:
-        """The number that is shown of each other variant, minus that of the baseline."""
-        values = self.values[self.settings.shown.metric, self.settings.shown.measure]
-        base, *variants = self.variants
-        found = {variant: compare(values[variant], values[base]) for variant in variants}
-        return {variant: each for variant, each in found.items() if each is not None}
 
     @cached_property
     def costs(self) -> dict[str, dict[str, float]]:

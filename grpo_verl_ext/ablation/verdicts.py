@@ -58,8 +58,8 @@ def outcome_of(tested: Difference, alpha: float, comparisons: int) -> VerdictOut
 def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
     """The control, the checks of each variant and the verdicts, in the order of their declaration."""
     grid, checks = results.settings, [results.control] if results.control else []
-    if results.own_control is not None and not checks:
-        checks.append(_shown_control(*results.own_control, grid))
+    if grid.own_control is not None and not checks:
+        checks.append(_control(results, grid.own_control))
     for check in grid.checks:
         every = results.values[check.metric, check.measure]
         for variant in check.variants or grid.overrides:
@@ -96,21 +96,21 @@ def control_of(settings: GridSettings) -> CheckResult | None:
         return None
     try:
         other = read_results(Path(control.grid))
-        if other.own_control is None:
+        own, about = other.settings.own_control, other.settings.shown
+        if own is None:
             raise AblationError("that grid declares no control of its own")
-        if compared not in (None, other.settings.shown):
-            raise AblationError(
-                f"it is about the {other.settings.shown}, and nothing is known of the {compared}"
-            )
-        found, of = _shown_control(*other.own_control, other.settings), f" (of {control.grid})"
+        if compared not in (None, about):
+            raise AblationError(f"it is about the {about}, and nothing is known of the {compared}")
+        found, of = _control(other, own), f" (of {control.grid})"
         return replace(found, name=found.name + of, sentence=found.sentence + of)
     except AblationError as error:
         name = f"positive control of {control.grid}"
         return CheckResult(name, control.grid, None, False, True, f"{name}: missed; {error}")
 
 
-def _shown_control(comparison: Comparison, tested: Difference, grid: GridSettings) -> CheckResult:
+def _control(results: Results, comparison: Comparison) -> CheckResult:
     """Whether the control's difference is significant, at alpha, in its expected direction."""
+    tested, grid = results.tested(comparison), results.settings
     alone, expected = replace(tested, adjusted_p=tested.p, p_equal=None), tested.expected
     outcome = outcome_of(alone, grid.alpha, 1)  # outside of Holm's family
     passed, why = outcome is VerdictOutcome.SHOWN, _untested(tested, comparison) or _p_text(tested.p)
@@ -125,9 +125,8 @@ def _untested(tested: Difference, comparison: Comparison) -> str:
     if unknown := [str(seed) for seed, value in tested.by_seed.items() if not math.isfinite(value)]:
         return f"a value is NaN with seed {', '.join(unknown)}"
     if len(tested.by_seed) < FEWEST:
-        return (
-            f"fewer than {FEWEST} starts are finished by {'both' if len(comparison.weights) == 2 else 'all'}"
-        )
+        everyone = "both" if len(comparison.weights) == 2 else "all"
+        return f"fewer than {FEWEST} starts are finished by {everyone}"
     return "the difference is the same with every seed" if tested.p is None else ""
 
 
