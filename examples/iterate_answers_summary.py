@@ -13,7 +13,7 @@ from statistics import fmean
 from scipy.stats import mannwhitneyu
 
 from grpo_verl_ext.ablation.measures import compare
-from grpo_verl_ext.iterate.examples import Pair, read_examples
+from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.rules import correctness
 from grpo_verl_ext.runs.metrics import read_dump
@@ -37,7 +37,7 @@ COLUMNS = (
 
 def auc(model: Path, pairs: Path) -> float:
     """Return the probability that a right held-out response scores above a wrong one, of any prompt."""
-    learned, held_out = LearnedReward.load(model), read_examples(pairs, Pair)
+    learned, held_out = LearnedReward.load(model), Pair.read(pairs)
     right = [learned.score(*each) for each in sorted({(pair.prompt, pair.chosen) for pair in held_out})]
     wrong = [learned.score(*each) for each in sorted({(pair.prompt, pair.rejected) for pair in held_out})]
     return float(mannwhitneyu(right, wrong).statistic) / (len(right) * len(wrong))

@@ -44,7 +44,8 @@ def register_checks() -> None:
     unchecked = "no setting of grpo_verl_ext is checked before the training"
     for name, module in (("validate_config", "verl.utils.config"), ("run_ppo", "verl.trainer.main_ppo")):
         patch = functools.partial(_patch, name)
-        register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
+        apply = functools.partial(patches.apply_or_warn, patch, "driver", unchecked)
+        register_post_import_hook(apply, module)
 
 
 def _patch(name: str, module: Any) -> None:

@@ -24,7 +24,6 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import SettingError
 
@@ -38,33 +37,29 @@ _OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 def __getattr__(name: str) -> _OneCallLoss:
     """Return the function of an algorithm."""
-    catalogue.enter_foreign()
+    if name in (valid := __dir__()):
+        return _function_named(name)
     algorithm = catalogue.ALGORITHMS.get(name)
     if algorithm is None:
-        raise AttributeError(f"module {__name__!r} has no {name!r}; valid are {', '.join(__dir__())}")
-    if algorithm.no_call:
-        raise AttributeError(f"module {__name__!r} has no {name!r}: {algorithm.no_call}")
-    if not _is_own(algorithm):
-        raise AttributeError(
-            f"module {__name__!r} has no {name!r}: its loss, {algorithm.loss.name}, is verl's own. "
-            f"Type: verl.trainer.ppo.core_algos.get_policy_loss_fn({algorithm.loss.name!r})"
-        )
-    return _function_named(name)
+        raise AttributeError(f"module {__name__!r} has no {name!r}; valid are {', '.join(valid)}")
+    verls = (
+        f"its loss, {algorithm.loss.name}, is verl's own. "
+        f"Type: verl.trainer.ppo.core_algos.get_policy_loss_fn({algorithm.loss.name!r})"
+    )
+    raise AttributeError(f"module {__name__!r} has no {name!r}: {algorithm.no_call or verls}")
 
 
 def __dir__() -> list[str]:
     catalogue.enter_foreign()
-    return sorted(name for name, each in catalogue.ALGORITHMS.items() if _is_own(each))
-
-
-def _is_own(algorithm: Algorithm) -> bool:
-    return isinstance(algorithm.loss, TokenLoss | GroupLoss) and not algorithm.no_call
+    callable_ = (each for each in catalogue.ALGORITHMS.values() if not each.no_call)
+    return sorted(each.name for each in callable_ if isinstance(each.loss, TokenLoss | GroupLoss))
 
 
 @functools.cache
 def _function_named(name: str) -> _OneCallLoss:
     algorithm, kind = catalogue.ALGORITHMS[name], inspect.Parameter
-    keywords = _keywords(algorithm)
+    preset = catalogue.PRESETS.get(algorithm.values_of or name, Preset())
+    keywords = _keywords(algorithm, preset)
     positional = [kind(each, kind.POSITIONAL_OR_KEYWORD) for each in _ARGUMENTS]
     named = [kind(each, kind.KEYWORD_ONLY, default=default) for each, (default, _) in keywords.items()]
     signature = inspect.Signature([*positional, *named])
@@ -72,7 +67,7 @@ def _function_named(name: str) -> _OneCallLoss:
     def function(*args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Tensor]]:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        return _evaluated(algorithm, given.arguments)
+        return _evaluated(algorithm, preset, given.arguments)
 
     function.__name__ = function.__qualname__ = algorithm.name
     function.__doc__ = _doc_of(algorithm, {each: words for each, (_, words) in keywords.items()})
@@ -83,13 +78,9 @@ def _function_named(name: str) -> _OneCallLoss:
 # Arguments
 
 
-def _preset_of(algorithm: Algorithm) -> Preset:
-    return catalogue.PRESETS.get(algorithm.values_of or algorithm.name, Preset())
-
-
-def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
+def _keywords(algorithm: Algorithm, preset: Preset) -> dict[str, tuple[Any, str]]:
     """Return name → (default, the preset's where it has one, and description) of all but `_ARGUMENTS`."""
-    loss, estimator, preset = algorithm.loss, algorithm.estimator, _preset_of(algorithm)
+    loss, estimator = algorithm.loss, algorithm.estimator
     fields = loss.options.model_fields if loss.options else {}
     found: dict[str, tuple[Any, str]] = {"advantages": (None, "(B, T), where they are computed already.")}
     of_rewards: dict[str, tuple[Any, str]] = {}
@@ -105,7 +96,7 @@ def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
         found["rewards"] = (None, f"in the place of advantages; {shape}.")
     if "rewards" in found or catalogue.counts_prompts(loss):
         found["groups"] = (None, "(B,), a prompt id a row.")
-    if algorithm.loss_agg_mode == CONSTANT_LENGTH.mode:
+    if algorithm.loss_agg_mode == "seq-mean-token-sum-norm":
         found["loss_scale_factor"] = (inspect.Parameter.empty, "L, the generation budget in tokens.")
     for key, value in preset.numbers.items():
         if key != CLIPS[0]:
@@ -125,14 +116,16 @@ def _keywords(algorithm: Algorithm) -> dict[str, tuple[Any, str]]:
 # What is computed of them
 
 
-def _evaluated(algorithm: Algorithm, given: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+def _evaluated(
+    algorithm: Algorithm, preset: Preset, given: dict[str, Any]
+) -> tuple[Tensor, dict[str, Tensor]]:
     check_matrix(response_mask=given["response_mask"])
     loss, mask = algorithm.loss, given["response_mask"].bool()
     # A number of torch's or numpy's is a number.
     plain = {name: x.item() if hasattr(x, "item") else x for name, x in given.items() if name not in _COLUMNS}
     group = _group_of(algorithm, given)
     prompts = None if group is None else len({*group.tolist()})
-    config = compute.config_of(algorithm, _preset_of(algorithm), plain, mask, prompts)
+    config = compute.config_of(algorithm, preset, plain, mask, prompts)
     for check in loss.settings:
         check(config)
     columns = {name: given[name] for name in _ARGUMENTS[:2]}
@@ -195,16 +188,15 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, gr
         check_matrix(rewards=rewards)
     else:
         check_same_shape(response_mask=mask[:, 0], rewards=rewards)
-    found = compute.response_advantages(
+    return compute.token_advantages(
         estimator,
         rewards,
         group,
-        torch.ones_like(group, dtype=torch.bool),
+        mask,
         mask,
         scale_rewards=scale,
         weights=None if weights is None else [float(each) for each in weights],
     )
-    return compute.token_advantages(estimator, found.to(rewards.dtype), mask, mask, group)
 
 
 # Docstrings

@@ -42,30 +42,30 @@ class Moments(NamedTuple):
     cov_reward_implicit: Tensor
     """r_i f_i / (k − 1), of Cov(R, f)."""
 
+    @classmethod
+    def of(
+        cls, residual: Tensor, reward: Tensor, anchor: Tensor, group_size: Tensor | int, beta: float
+    ) -> "Moments":
+        """Compute all products of deviations; those of a prompt with k ≤ 1 are 0.
 
-def moments(
-    residual: Tensor, reward: Tensor, anchor: Tensor, group_size: Tensor | int, beta: float
-) -> Moments:
-    """Compute all products of deviations; those of a prompt with k ≤ 1 are 0.
-
-    Args:
-        residual: d_i, from `gvpo.residual`.
-        reward: r_i, from `advantages.centred`.
-        anchor: q_i, `groups.group_deviation` of log π′(y_i).
-        group_size: k of each response's prompt.
-        beta: β.
-    """
-    implicit = residual + reward
-    log_prob = implicit / beta + anchor
-    products = (
-        reward * log_prob,
-        log_prob * anchor,
-        log_prob.square(),
-        reward.square(),
-        implicit.square(),
-        reward * implicit,
-    )
-    return Moments(*(per_degree_of_freedom(product, group_size) for product in products))
+        Args:
+            residual: d_i, from `gvpo.residual`.
+            reward: r_i, from `advantages.centred`.
+            anchor: q_i, `groups.group_deviation` of log π′(y_i).
+            group_size: k of each response's prompt.
+            beta: β.
+        """
+        implicit = residual + reward
+        log_prob = implicit / beta + anchor
+        products = (
+            reward * log_prob,
+            log_prob * anchor,
+            log_prob.square(),
+            reward.square(),
+            implicit.square(),
+            reward * implicit,
+        )
+        return cls(*(per_degree_of_freedom(product, group_size) for product in products))
 
 
 ABLATED_LOSSES: dict[str, Callable[[Moments, float], Tensor]] = {

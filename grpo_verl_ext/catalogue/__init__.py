@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue import compute, verls
 from grpo_verl_ext.catalogue.averages import PROMPT_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO
-from grpo_verl_ext.catalogue.presets import Preset, read_preset
+from grpo_verl_ext.catalogue.presets import Preset
 from grpo_verl_ext.catalogue.record import (
     CLIPS,
     Algorithm,
@@ -67,7 +67,7 @@ def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
     name, estimator, loss = algorithm.name, algorithm.estimator, algorithm.loss
     if name in ALGORITHMS:
         raise RecordError(name, "name", name, "an algorithm of this name is there already")
-    preset = read_preset(algorithm, presets) if algorithm.has_preset else None
+    preset = Preset.read(algorithm, presets) if algorithm.has_preset else None
     others: tuple[tuple[str, Mapping[str, Any], Any], ...] = (
         ("estimator", ESTIMATORS, estimator),
         ("loss", {**LOSSES, **VERLS_LOSSES}, loss),

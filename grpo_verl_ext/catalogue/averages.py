@@ -50,6 +50,12 @@ class MiniBatch:
                 )
         return cls(**counts, group_size=config.rollout_n, loss_scale_factor=config.loss_scale_factor)
 
+    def mean(self, per_response: Tensor) -> Tensor:
+        """Return this micro-batch's share of a mean over the mini-batch's prompts: (B,) → ()."""
+        return aggregation.response_prompt_mean(
+            per_response, self.global_batch_size, self.group_size, self.dp_size
+        )
+
 
 @dataclass(frozen=True)
 class Average:
@@ -84,31 +90,30 @@ class Average:
 
 
 _ROWS = "global_batch_size"
-TOKEN_MEAN = Average("token-mean", aggregation.token_mean, ("batch_num_tokens",))
-SEQUENCE_MEAN_TOKEN_MEAN = Average("seq-mean-token-mean", aggregation.sequence_mean_token_mean, (_ROWS,))
-SEQUENCE_MEAN_TOKEN_SUM = Average("seq-mean-token-sum", aggregation.sequence_mean_token_sum, (_ROWS,))
-CONSTANT_LENGTH = Average(
-    "seq-mean-token-sum-norm", aggregation.sequence_mean_constant_length, (_ROWS, "loss_scale_factor")
-)
+AVERAGES = {
+    mode: Average(mode, formula, counts)
+    for mode, formula, counts in (
+        ("token-mean", aggregation.token_mean, ("batch_num_tokens",)),
+        ("seq-mean-token-mean", aggregation.sequence_mean_token_mean, (_ROWS,)),
+        ("seq-mean-token-sum", aggregation.sequence_mean_token_sum, (_ROWS,)),
+        ("seq-mean-token-sum-norm", aggregation.sequence_mean_constant_length, (_ROWS, "loss_scale_factor")),
+    )
+}
+"""The averages that ``actor.loss_agg_mode`` names, by its values."""
 PROMPT_MEAN = Average("token-mean", aggregation.prompt_mean, (_ROWS, "group_size"))
 """DAPO's as printed, for advantages that carry 1/N_x."""
 LOCAL_TOKEN_MEAN = Average("token-mean", aggregation.local_token_mean, (_ROWS,), depends_on_split=True)
 """TRL's BNPO: the mean over the tokens of each micro-batch."""
 
-_VERLS = (TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_SUM, CONSTANT_LENGTH)
-"""The averages that ``actor.loss_agg_mode`` names."""
-LOSS_AGG_MODES = tuple(each.mode for each in _VERLS)
-
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
     """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ()."""
-    for average in _VERLS:
-        if average.mode == loss_agg_mode:
-            return average.reduce(loss, response_mask, mini_batch)
-    raise ValueError(
-        f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(LOSS_AGG_MODES)}. "
-        f"Type: {AGGREGATION}=token-mean"
-    )
+    if loss_agg_mode not in AVERAGES:
+        raise ValueError(
+            f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(AVERAGES)}. "
+            f"Type: {AGGREGATION}=token-mean"
+        )
+    return AVERAGES[loss_agg_mode].reduce(loss, response_mask, mini_batch)
 
 
 def metrics_of(

@@ -47,24 +47,29 @@ class Tokens(NamedTuple):
 # Advantages
 
 
-def response_advantages(  # rewards with all that is known of their rows
+def token_advantages(
     estimator: Estimator,
     rewards: Tensor,
     group: Tensor,
-    member: Tensor,
+    response_mask: Tensor,
     learnt: Tensor,
     *,
+    rows: tuple[Tensor, Tensor] | None = None,
     scale_rewards: str | None = None,
     weights: Sequence[float] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return the advantage of each response: (B,), or (B, M) for an estimator of several rewards → (B,).
+    """Return each response's advantage on its tokens: (B,), or (B, M) for several rewards → (B, T).
 
     Args:
-        member: False for rows that are no responses.
         learnt: the tokens that are learnt from; a weight that must sum to zero counts no row without any.
+        rows: which are responses, and for each row the one whose advantage it gets; None: all, its own.
         scale_rewards: a name of `BASELINES`, for an estimator without a baseline of its own.
         weights: of M rewards; None: 1 each.
+        dtype: of the result; None: that of the rewards.
     """
+    everyone = torch.ones_like(group, dtype=torch.bool), torch.arange(len(group), device=group.device)
+    member, last = rows or everyone
     if estimator.sums_to_zero:
         member = member & adv.has_tokens(learnt)
     fits = rewards.abs() <= _LARGEST_REWARD
@@ -76,16 +81,12 @@ def response_advantages(  # rewards with all that is known of their rows
             f"whole group; valid are finite rewards of at most {_LARGEST_REWARD:g}. Correct the reward "
             f"function (reward.custom_reward_function.path)"
         )
-    if not estimator.several_rewards:
-        return (estimator.baseline or BASELINES[str(scale_rewards)])(rewards, group, member)
-    each = [1.0] * rewards.shape[1] if weights is None else [*weights]
-    return adv.decoupled(rewards, rewards.new_tensor(each), group, member)
-
-
-def token_advantages(
-    estimator: Estimator, of_response: Tensor, response_mask: Tensor, learnt: Tensor, group: Tensor
-) -> Tensor:
-    """Spread each response's advantage over its tokens that are learnt from: (B,), (B, T) → (B, T)."""
+    if estimator.several_rewards:
+        each = [1.0] * rewards.shape[1] if weights is None else [*weights]
+        of_response = adv.decoupled(rewards, rewards.new_tensor(each), group, member)
+    else:
+        of_response = (estimator.baseline or BASELINES[str(scale_rewards)])(rewards, group, member)
+    of_response = of_response[last].to(dtype or rewards.dtype)
     if estimator.per_prompt_token:
         column = of_response.unsqueeze(-1)
         of_response = adv.per_prompt_token(column, response_mask, group).squeeze(-1)
@@ -238,12 +239,12 @@ def group_loss(
     residual = formulas.residual(log_ratio, targets, drift, beta)
     # R − R̄ = Ã + β (ℓ − ℓ̄), of which `formulas.anchored` is the inverse.
     rewards = targets + beta * (groups.old_deviation - groups.anchor_deviation)
-    moments = gvpo_terms.moments(residual, rewards, groups.anchor_deviation, size, beta)
+    moments = gvpo_terms.Moments.of(residual, rewards, groups.anchor_deviation, size, beta)
     ablated = gvpo_terms.ABLATED_LOSSES.get(options.gvpo_terms)
     per_response = ablated(moments, beta) if ablated else formulas.squared_error(residual, size)
     parts = formulas.squared_error_parts(log_ratio.detach(), targets, drift, size, beta)
     summed = (per_response, *parts, *moments[:3], drift.abs() / size.clamp(min=1))
-    loss, *others = (mini_batch_mean(value, mini_batch) for value in summed)
+    loss, *others = (mini_batch.mean(value) for value in summed)
     names = (*_TERM_METRICS, *_COVARIANCES, _DRIFT)
     metrics = {name: value.detach() for name, value in zip(names, (loss, *others), strict=True)}
     if groups.old_is_current:
@@ -254,13 +255,6 @@ def group_loss(
     of_tokens = {"actor/ppo_kl": old_log_prob - log_prob.detach(), "actor/entropy_per_token": -old_log_prob}
     metrics |= metrics_of(of_tokens, response_mask, config, mini_batch)
     return _GroupLossResult(loss, metrics, torch.where(is_member, -residual.detach(), 0), moments)
-
-
-def mini_batch_mean(per_response: Tensor, mini_batch: MiniBatch) -> Tensor:
-    """Return this micro-batch's share of a mean over the mini-batch's prompts: (B,) → ()."""
-    return aggregation.response_prompt_mean(
-        per_response, mini_batch.global_batch_size, mini_batch.group_size, mini_batch.dp_size
-    )
 
 
 # A record by itself

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from grpo_verl_ext.algorithms import covariance
 from grpo_verl_ext.algorithms.surrogate import token_events
-from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
@@ -56,7 +56,7 @@ _CLIP_COV = Algorithm(
     TokenLoss(
         "clip_cov_mini_batch",
         covariance.clip_cov_surrogate,
-        TOKEN_MEAN,
+        AVERAGES["token-mean"],
         token_events,
         keywords=clip_range,
         options=_ClipCovOptions,
@@ -101,7 +101,7 @@ _KL_COV = Algorithm(
     TokenLoss(
         "kl_cov_mini_batch",
         covariance.kl_cov_surrogate,
-        TOKEN_MEAN,
+        AVERAGES["token-mean"],
         keywords=lambda config: {"coefficient": float(config.policy_loss.ppo_kl_coef)},
         options=_KlCovOptions,
         needs=MiniBatchStatistic(

@@ -6,14 +6,14 @@ Yu et al., arXiv 2503.14476; GDPO, arXiv 2601.05242; Lite PPO, arXiv 2508.08221;
 from dataclasses import replace
 
 from grpo_verl_ext.algorithms.advantages import decoupled, mean_scaled
-from grpo_verl_ext.catalogue.averages import PROMPT_MEAN, TOKEN_MEAN
+from grpo_verl_ext.catalogue.averages import AVERAGES, PROMPT_MEAN
 from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 from grpo_verl_ext.catalogue.requires import Off
 from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 
-_LOSS = clipped_loss("dapo", TOKEN_MEAN)
+_LOSS = clipped_loss("dapo", AVERAGES["token-mean"])
 """Every token of the mini-batch has equal weight: `aggregation.token_mean`."""
 
 _DAPO = Algorithm(

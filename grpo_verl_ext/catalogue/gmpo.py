@@ -4,7 +4,7 @@
 """
 
 from grpo_verl_ext.algorithms import surrogate
-from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_MEAN
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
@@ -17,7 +17,7 @@ _GMPO = Algorithm(
     TokenLoss(
         "gmpo",
         surrogate.geometric_mean_surrogate,
-        SEQUENCE_MEAN_TOKEN_MEAN,
+        AVERAGES["seq-mean-token-mean"],
         surrogate.geometric_mean_events,
         keywords=lambda config: dict(
             zip(("log_clip_low", "log_clip_high"), clip_range(config).values(), strict=True)

@@ -5,7 +5,7 @@ Shao et al., DeepSeekMath, arXiv 2402.03300; Liu et al., Understanding R1-Zero-L
 """
 
 from grpo_verl_ext.algorithms.advantages import centred
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOCAL_TOKEN_MEAN, SEQUENCE_MEAN_TOKEN_MEAN
+from grpo_verl_ext.catalogue.averages import AVERAGES, LOCAL_TOKEN_MEAN
 from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 
@@ -14,7 +14,7 @@ GRPO_OUTCOME = Estimator(
     "Compute GRPO's outcome advantages Â = (r − mean r)/(std r + ε): `advantages.group_scaled`.",
     kl_in_loss=True,
 )
-GRPO_LOSS = clipped_loss("grpo", SEQUENCE_MEAN_TOKEN_MEAN)
+GRPO_LOSS = clipped_loss("grpo", AVERAGES["seq-mean-token-mean"])
 """Every response has equal weight, arXiv 2402.03300 eq. 3: `aggregation.sequence_mean_token_mean`."""
 
 GRPO = Algorithm(
@@ -33,7 +33,7 @@ GRPO_PROCESS = Algorithm(
         "grpo_process",
         """Compute GRPO's advantages with process supervision, arXiv 2402.03300 §4.1.3: `process_advantages`.
 
-    The trainer sets the steps (`wire.STEPS`); ``token_level_rewards``, the outcome, gives the dtype.
+    The trainer sets the steps (`wire.PASSED`); ``token_level_rewards``, the outcome, gives the dtype.
     The steps of a rejected response stay in mean and standard deviation.
 
     Raises:
@@ -60,7 +60,7 @@ DR_GRPO = Algorithm(
     "dr_grpo",
     "arXiv 2503.20783",
     Estimator("dr_grpo", str(centred.__doc__), centred),
-    clipped_loss("dr_grpo", CONSTANT_LENGTH),
+    clipped_loss("dr_grpo", AVERAGES["seq-mean-token-sum-norm"]),
     title="Liu et al., Understanding R1-Zero-Like Training",
     fixes="GRPO's divisions by length and standard deviation, which favour long wrong responses",
 )

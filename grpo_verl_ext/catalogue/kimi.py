@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
-from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.requires import (
@@ -42,7 +42,7 @@ _KIMI = Algorithm(
     TokenLoss(
         "kimi",
         mirror_descent_loss,
-        SEQUENCE_MEAN_TOKEN_SUM,
+        AVERAGES["seq-mean-token-sum"],
         keywords=lambda config: {"tau": config.policy_loss.get("kimi_tau", _TAU)},
         options=_KimiOptions,
         one_output=ONE_OUTPUT,

@@ -32,21 +32,47 @@ class Preset:
         scale_rewards: ``algorithm.grpo_ext.scale_rewards``, None for the estimator's own.
         numbers: those of `_NUMBERS` that are set.
         options: the loss's own options that are set and do not depend on the training.
-        values: all that the preset sets, as in its file.
+        leaves: all that the preset sets: dotted key → value as written, interpolations included.
         text: of the file.
     """
 
     scale_rewards: str | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    values: DictConfig = field(default_factory=lambda: DictConfig({}), compare=False)
+    leaves: dict[str, Any] = field(default_factory=dict, compare=False)
     text: str = field(default="", compare=False)
 
-    @property
-    def leaves(self) -> dict[str, Any]:
-        """Dotted key → value as written, interpolations included."""
-        values: Any = OmegaConf.to_container(self.values, resolve=False)
-        return dict(leaves(values))
+    @classmethod
+    def read(cls, algorithm: Algorithm, folder: Path) -> Preset:
+        """Return the preset ``algo/NAME.yaml`` of a folder."""
+        name, file = algorithm.name, folder / "algo" / f"{algorithm.name}.yaml"
+        try:
+            text = file.read_text("utf-8")
+            values = cast(DictConfig, OmegaConf.create(text))
+            actor = values.actor_rollout_ref.actor
+        except Exception as error:
+            raise RecordError(name, "preset", str(file), f"it cannot be read: {error}") from error
+        for key, expected in (
+            (ESTIMATOR, algorithm.estimator.name),
+            (LOSS, algorithm.loss.name),
+            (AGGREGATION, algorithm.loss_agg_mode),
+            (f"{SECTION}.preset", name),
+        ):
+            found = OmegaConf.select(values, key)
+            if found != expected:
+                raise RecordError(name, f"preset's {key}", found, f"the record has {expected}")
+        options = {
+            key: OmegaConf.select(actor.policy_loss, key, throw_on_resolution_failure=False)
+            for key in (algorithm.loss.options.model_fields if algorithm.loss.options else ())
+        }
+        everything: Any = OmegaConf.to_container(values, resolve=False)
+        return cls(
+            (values.algorithm.get("grpo_ext") or {}).get("scale_rewards"),
+            {key: actor[key] for key in _NUMBERS if key in actor},
+            {key: value for key, value in options.items() if value is not None},
+            dict(leaves(everything)),
+            text,
+        )
 
     @cached_property
     def comments(self) -> dict[str, str]:
@@ -58,37 +84,6 @@ class Preset:
         root = yaml.compose(self.text)
         assert isinstance(root, yaml.MappingNode)
         return {key: comment for key, comment in _commented(root, "", "", self.text.splitlines()) if comment}
-
-
-def read_preset(algorithm: Algorithm, folder: Path) -> Preset:
-    """Return the preset ``algo/NAME.yaml`` of a folder."""
-    name, file = algorithm.name, folder / "algo" / f"{algorithm.name}.yaml"
-    try:
-        text = file.read_text("utf-8")
-        values = OmegaConf.create(text)
-        actor = values.actor_rollout_ref.actor
-    except Exception as error:
-        raise RecordError(name, "preset", str(file), f"it cannot be read: {error}") from error
-    for key, expected in (
-        (ESTIMATOR, algorithm.estimator.name),
-        (LOSS, algorithm.loss.name),
-        (AGGREGATION, algorithm.loss_agg_mode),
-        (f"{SECTION}.preset", name),
-    ):
-        found = OmegaConf.select(values, key)
-        if found != expected:
-            raise RecordError(name, f"preset's {key}", found, f"the record has {expected}")
-    options = {
-        key: OmegaConf.select(actor.policy_loss, key, throw_on_resolution_failure=False)
-        for key in (algorithm.loss.options.model_fields if algorithm.loss.options else ())
-    }
-    return Preset(
-        (values.algorithm.get("grpo_ext") or {}).get("scale_rewards"),
-        {key: actor[key] for key in _NUMBERS if key in actor},
-        {key: value for key, value in options.items() if value is not None},
-        cast(DictConfig, values),
-        text,
-    )
 
 
 def _commented(

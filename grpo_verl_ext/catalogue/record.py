@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
-from grpo_verl_ext.catalogue.averages import LOSS_AGG_MODES, Average
+from grpo_verl_ext.catalogue.averages import AVERAGES, Average
 from grpo_verl_ext.catalogue.requires import In
 from grpo_verl_ext.utils.options import Section
 
@@ -197,8 +197,8 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Refuse an average that the loss does not have."""
         own = mode_of(self.loss)
-        wanted = f"averages by {own}" if own else f"needs one of {', '.join(LOSS_AGG_MODES)}"
-        if self.average not in (("", own) if own else LOSS_AGG_MODES):
+        wanted = f"averages by {own}" if own else f"needs one of {', '.join(AVERAGES)}"
+        if self.average not in (("", own) if own else AVERAGES):
             raise RecordError(self.name, "average", self.average, f"the loss {self.loss.name} {wanted}")
 
     @property

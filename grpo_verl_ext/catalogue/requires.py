@@ -30,6 +30,8 @@ Condition = Callable[[DictConfig], bool]
 
 VERLS_MODES = ("sync", "colocate_async", "separate_async")
 OUR_MODES = ("grpo_ext_sync", "grpo_ext_colocate_async", "grpo_ext_separate_async")
+"""Values of ``trainer.v1.trainer_mode``: verl's modes, which also keep a prompt's responses in one optimizer
+step, pass step rewards to the estimator and refresh the reference."""
 _FULLY_ASYNC_DRIVER = "verl.experimental.fully_async_policy"
 _ONE_STEP_OFF_DRIVER = "verl.experimental.one_step_off_policy"
 _V0 = "trainer.use_v1=false"
@@ -63,9 +65,10 @@ class In:
         why: what another value does; follows "which".
         refuse: another value is refused, not warned of.
         when: the row holds for trainings of which this is true; None: for all.
-        line: what to type, where it is not the first value.
+        line: what to type, where it is not the first value; or a function from the value that is found.
         test: whether a value is a tested one in this training, where ``values`` does not list them.
         words: the tested values in words, where ``values`` does not list them.
+        read: returns what a training has, where it is not the key's value alone.
     """
 
     key: str
@@ -73,13 +76,14 @@ class In:
     why: str = ""
     refuse: bool = False
     when: Condition | None = None
-    line: str = ""
+    line: str | Callable[[Any], str] = ""
     test: Callable[[Any, DictConfig], bool] | None = None
     words: str = ""
+    read: Callable[[DictConfig], Any] | None = None
 
     def value(self, config: DictConfig) -> Any:
         """Return what a training has."""
-        return setting(config, self.key)
+        return setting(config, self.key) if self.read is None else self.read(config)
 
     def holds(self, config: DictConfig) -> bool:
         """Whether a training has a tested value."""
@@ -91,11 +95,6 @@ class In:
         """The tested values in words."""
         return self.words or " or ".join(dict.fromkeys(as_typed(each) for each in self.values))
 
-    def typed(self, config: DictConfig) -> str:
-        """Return the line to type."""
-        is_new = self.key.startswith(SECTION) and setting(config, self.key) is None
-        return self.line or Line(f"{'++' * is_new}{self.key}={as_typed(self.values[0])}")
-
     def unmet(self, name: str, config: DictConfig) -> Finding | None:
         """Return what is found of a training that uses the feature; None where it has a tested value."""
         if (self.when is not None and not self.when(config)) or self.holds(config):
@@ -103,7 +102,10 @@ class In:
         value = self.value(config)
         seen = f"{name} is tested with {self.key} {self.tested}; it is {as_typed(value)}, which {self.why}"
         severity = Severity.ERROR if self.refuse else Severity.WARNING
-        return Finding(name, severity, Problem(self.key, value, self.typed(config), seen=seen))
+        is_new = self.key.startswith(SECTION) and setting(config, self.key) is None
+        first = Line(f"{'++' * is_new}{self.key}={as_typed(self.values[0])}")
+        line = self.line(value) if callable(self.line) else self.line
+        return Finding(name, severity, Problem(self.key, value, line or first, seen=seen))
 
 
 def Off(key: str, why: str, **more: Any) -> In:  # noqa: N802  # a kind of row
@@ -165,28 +167,21 @@ def Same(key: str, other: str, why: str, **more: Any) -> In:  # noqa: N802
     )
 
 
-class _Trainer(In):
-    def value(self, config: DictConfig) -> str:
-        return _trainer_of(config)
-
-    def holds(self, config: DictConfig) -> bool:
-        known = (*VERLS_MODES, *OUR_MODES, _FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
-        return self.value(config) in self.values or self.value(config) not in known
-
-    def typed(self, config: DictConfig) -> str:
-        trainer = self.value(config)
-        ours = f"grpo_ext_{trainer}" if f"grpo_ext_{trainer}" in self.values else self.values[0]
-        if trainer.startswith("verl."):
-            return self.line or f"python3 -m verl.trainer.main_ppo … {MODE}={ours}"
-        return self.line or Line(*["trainer.use_v1=true"] * (trainer == _V0), f"{MODE}={ours}")
-
-
 def Trainer(modes: tuple[str, ...], why: str, **more: Any) -> In:  # noqa: N802
     """Return the row of trainer modes, beside which other drivers and verl's older trainers are values, too.
 
     A mode that neither verl nor this package has is its author's, and nothing is said of it.
     """
-    return _Trainer(MODE, modes, why, **more)
+    known = (*VERLS_MODES, *OUR_MODES, _FULLY_ASYNC_DRIVER, _ONE_STEP_OFF_DRIVER, _V0)
+
+    def line(trainer: str) -> str:
+        ours = f"grpo_ext_{trainer}" if f"grpo_ext_{trainer}" in modes else modes[0]
+        if trainer.startswith("verl."):
+            return f"python3 -m verl.trainer.main_ppo … {MODE}={ours}"
+        return Line(*["trainer.use_v1=true"] * (trainer == _V0), f"{MODE}={ours}")
+
+    own = {"read": _trainer_of, "test": lambda trainer, _: trainer in modes or trainer not in known}
+    return In(MODE, modes, why, **({"line": line} | own | more))
 
 
 def refused(*rows: In) -> tuple[In, ...]:
@@ -240,16 +235,18 @@ WHOLE_RESPONSES = NoneWith(
 )
 """What is left of a response has another log-ratio, chosen for being small."""
 
-ITS_AGE = In(
-    BYPASS,
-    (True,),
-    "has the old log-probs computed when a response is trained on, by another policy than the one that wrote "
-    "it",
-    when=wrote_another_policy,
-)
-"""The ratio is to the policy that wrote a response."""
 
+def weighs_responses(why: str) -> tuple[In, ...]:
+    """Return the rows of a loss that weighs whole responses by its own ratio to the policy that wrote them.
 
-def no_weights(why: str) -> In:
-    """Return the row of a loss that has weights of its own, to the rollout's policy."""
-    return Null(WEIGHTS, why, refuse=True, line=Line(f"{WEIGHTS}=null", f"{BYPASS}=true"))
+    ``why`` is what other weights, of the rollout correction, do beside.
+    """
+    old = (
+        "has the old log-probs computed when a response is trained on, by another policy than the one that "
+        "wrote it"
+    )
+    return (
+        Null(WEIGHTS, why, refuse=True, line=Line(f"{WEIGHTS}=null", f"{BYPASS}=true")),
+        WHOLE_RESPONSES,
+        In(BYPASS, (True,), old, when=wrote_another_policy),
+    )

@@ -1,10 +1,10 @@
 """TOPR: Le Roux et al., Tapered Off-Policy REINFORCE, arXiv 2503.14286."""
 
 from grpo_verl_ext.algorithms.topr import topr_loss
-from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_SUM
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import DR_GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.requires import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
+from grpo_verl_ext.catalogue.requires import ONE_OUTPUT, weighs_responses
 
 _TOPR = Algorithm(
     "topr",
@@ -13,13 +13,11 @@ _TOPR = Algorithm(
     TokenLoss(
         "topr",
         topr_loss,
-        SEQUENCE_MEAN_TOKEN_SUM,
+        AVERAGES["seq-mean-token-sum"],
         keywords=lambda _: {},
         one_output=ONE_OUTPUT,
-        requires=(
-            no_weights("weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"),
-            WHOLE_RESPONSES,
-            ITS_AGE,
+        requires=weighs_responses(
+            "weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"
         ),
     ),
     title="Le Roux et al., Tapered Off-Policy REINFORCE",

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext.algorithms.advantages import leave_one_out
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import DR_GRPO, GRPO_LOSS, GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, VerlsEstimator, VerlsLoss
@@ -20,13 +19,13 @@ from grpo_verl_ext.catalogue.requires import (
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 
-GAE = VerlsEstimator("gae")
+_GAE = VerlsEstimator("gae")
 VERLS_ESTIMATORS = (
     VerlsEstimator("grpo", kl_in_loss=True),
     VerlsEstimator("grpo_vectorized", kl_in_loss=True),
 )
 
-VANILLA = VerlsLoss("vanilla")
+_VANILLA = VerlsLoss("vanilla")
 _GPG = VerlsLoss(
     "gpg",
     requires=(
@@ -64,8 +63,8 @@ _GSPO_LOSS = VerlsLoss(
 _PPO = Algorithm(
     "ppo",
     "arXiv 1707.06347",
-    GAE,
-    VANILLA,
+    _GAE,
+    _VANILLA,
     "token-mean",
     title="Schulman et al., Proximal Policy Optimization",
     fixes="for comparison: a critic",
@@ -74,7 +73,7 @@ _PPO = Algorithm(
 _PPO_KL = Algorithm(
     "ppo_kl",
     "arXiv 2402.03300, eq. 1",
-    GAE,
+    _GAE,
     GRPO_LOSS,
     title="Shao et al., DeepSeekMath",
     fixes="for comparison: PPO with a critic, as GRPO's paper states it",
@@ -149,7 +148,7 @@ _DPPO, _DPPO_KL = (
                 for key in _CLIPS
             ),
         ),
-        CONSTANT_LENGTH.mode,
+        "seq-mean-token-sum-norm",
         fixed=(f"{ACTOR}.clip_ratio_c",),  # at which verl truncates ρ: small values bias the gradient (§5.4)
         title="Qi et al., Rethinking the Trust Region in LLM RL",
         fixes="a clip of ratios, too strict for rare tokens: the distance of two policies masks a token",
@@ -158,12 +157,9 @@ _DPPO, _DPPO_KL = (
 )
 """By total variation and by KL."""
 
-BYPASS_LOSS = "bypass_mode"
-"""verl's loss that applies weights and rejection in bypass mode itself."""
 OVERLONG_MANAGER = "dapo"
 """verl's reward manager with DAPO's punishment of long responses."""
 KL_IN_REWARD = "algorithm.use_kl_in_reward"
-ON_KL_IN_LOSS = Line(f"{KL_IN_REWARD}=false", f"{ACTOR}.use_kl_loss=true")
 PUNISHES = "reward.reward_kwargs.overlong_buffer_cfg.enable"
 
 
@@ -175,17 +171,14 @@ def asks_model_alone(config: DictConfig) -> bool:
 
 def overlong_punishment(config: DictConfig) -> bool:
     """Whether verl's reward manager ``dapo`` punishes long responses."""
-    return _asks_for_punishment(config) and not asks_model_alone(config)
-
-
-def _asks_for_punishment(config: DictConfig) -> bool:
-    manager = setting(config, "reward.reward_manager.name")
-    return manager == OVERLONG_MANAGER and bool(setting(config, PUNISHES))
+    is_chosen = setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER
+    return is_chosen and bool(setting(config, PUNISHES)) and not asks_model_alone(config)
 
 
 def advise_punishment(config: DictConfig) -> Iterator[Problem]:
     """Warn of a punishment of long responses by a manager that is never called."""
-    if _asks_for_punishment(config) and asks_model_alone(config):
+    is_chosen = setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER
+    if is_chosen and setting(config, PUNISHES) and asks_model_alone(config):
         yield Problem(
             "reward.reward_model.enable",
             True,

@@ -5,10 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_verl_ext.algorithms.vespo import vespo_loss
-from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.requires import ITS_AGE, ONE_OUTPUT, WHOLE_RESPONSES, no_weights
+from grpo_verl_ext.catalogue.requires import ONE_OUTPUT, weighs_responses
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _Power = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -30,17 +30,15 @@ _VESPO = Algorithm(
     TokenLoss(
         "vespo",
         vespo_loss,
-        TOKEN_MEAN,
+        AVERAGES["token-mean"],
         keywords=lambda config: {
             name.removeprefix("vespo_"): config.policy_loss.get(name, field.default)
             for name, field in _VespoOptions.model_fields.items()
         },
         options=_VespoOptions,
         one_output=ONE_OUTPUT,
-        requires=(
-            no_weights("counts π/π_rollout twice, which is in VESPO's kernel (arXiv 2602.10693, §3.4)"),
-            WHOLE_RESPONSES,
-            ITS_AGE,
+        requires=weighs_responses(
+            "counts π/π_rollout twice, which is in VESPO's kernel (arXiv 2602.10693, §3.4)"
         ),
     ),
     title="Shen et al., Variational Sequence-Level Soft Policy Optimization",

@@ -11,13 +11,13 @@ from omegaconf.errors import OmegaConfBaseException
 from grpo_verl_ext import catalogue, preflight
 from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_PROCESS
 from grpo_verl_ext.catalogue.requires import AtLeast, In
-from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, make_pairs, make_steps, read_examples
+from grpo_verl_ext.iterate.examples import Pair, Rule, Steps
 from grpo_verl_ext.iterate.reward_training import of_trl
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.runs.metrics import Response
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER
+from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, setting
 from grpo_verl_ext.verl_plugin.compose import composed
 
 _SAVED = (
@@ -46,7 +46,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         own = composed([*settings.policy.overrides])
     except SettingError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
-    asks_model = any(_MANAGER.value(config) == REWARD_MANAGER for config in rounds)
+    asks_model = any(setting(config, _MANAGER.key) == REWARD_MANAGER for config in rounds)
     for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:
         if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")
@@ -70,6 +70,7 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
     """
     reward = settings.reward_model
     steps = reward.step_label is not None
+    kind: type[Pair | Steps] = Steps if steps else Pair
     try:
         _, fields = of_trl(reward.trainer, steps=steps, output_dir="", seed=0)
         inspect.signature(fields.func).bind(**fields.keywords)
@@ -79,12 +80,11 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
             "Remove the line"
         ) from error
     if reward.replay_from:
-        read_examples(Path(reward.replay_from), Steps if steps else Pair)
+        kind.read(Path(reward.replay_from))
     name = str(reward.step_label or reward.label)
     try:
         rule = functions.load_function(name)
-        make = make_steps if steps else make_pairs
-        make([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
+        kind.made([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
         key, valid = ("step_label", "steps.compute_score") if steps else ("label", "rules.correctness")
         raise IterateError(

@@ -27,75 +27,80 @@ Rule = Callable[..., object]
 
 
 @dataclass(frozen=True)
-class Pair(Document):
-    """A better and a worse response to one prompt; the fields have TRL's names."""
-
+class _Example(Document):
     prompt: str
-    chosen: str
-    rejected: str
+
+    @classmethod
+    def read(cls, file: Path) -> list[Any]:
+        """Return the examples of a file."""
+        return [*read_lines(file, cls, IterateError, what=cls.__name__, only_whole=True)]
 
 
 @dataclass(frozen=True)
-class Steps(Document):
+class Pair(_Example):
+    """A better and a worse response to one prompt; the fields have TRL's names."""
+
+    chosen: str
+    rejected: str
+
+    @classmethod
+    def made(cls, responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[Pair]:
+        """Make pairs of different responses to one prompt at one step whose labels differ; none occurs twice.
+
+        At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
+        """
+        rng, pairs = random.Random(f"pairs/{seed}"), list[Pair]()
+        for group in _by_prompt(responses):
+            labelled = list[tuple[str, float]]()
+            for each in group:
+                result = rule(each.output, each.truth)
+                label = result["score"] if isinstance(result, dict) else result
+                if not isinstance(label, int | float):
+                    valid = "a number, or {'score': number}"
+                    raise IterateError(f"reward_model.label returned {label!r}; valid is {valid}")
+                labelled.append((each.output, label))
+            every = {
+                cls(group[0].prompt, better, worse): None
+                for (better, high), (worse, low) in product(labelled, repeat=2)
+                if high > low and better != worse
+            }
+            pairs += rng.sample([*every], min(per_prompt, len(every)))
+        return pairs
+
+
+@dataclass(frozen=True)
+class Steps(_Example):
     """The steps of a response and whether each is right; the fields have TRL's names."""
 
-    prompt: str
     completions: list[str]
     labels: list[bool]
 
+    @classmethod
+    def made(cls, responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[Steps]:
+        """Label the steps of at most ``per_prompt`` different responses to one prompt at one training step.
 
-_Example = Pair | Steps
-
-
-def make_pairs(responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[_Example]:
-    """Make pairs of different responses to one prompt at one step whose labels differ; none occurs twice.
-
-    At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
-    """
-    rng, pairs = random.Random(f"pairs/{seed}"), list[_Example]()
-    for group in _by_prompt(responses):
-        labelled = list[tuple[str, float]]()
-        for each in group:
-            result = rule(each.output, each.truth)
-            label = result["score"] if isinstance(result, dict) else result
-            if not isinstance(label, int | float):
-                valid = "a number, or {'score': number}"
-                raise IterateError(f"reward_model.label returned {label!r}; valid is {valid}")
-            labelled.append((each.output, label))
-        every = {
-            Pair(group[0].prompt, better, worse): None
-            for (better, high), (worse, low) in product(labelled, repeat=2)
-            if high > low and better != worse
-        }
-        pairs += rng.sample([*every], min(per_prompt, len(every)))
-    return pairs
-
-
-def make_steps(responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[_Example]:
-    """Label the steps of at most ``per_prompt`` different responses to one prompt at one training step.
-
-    They are drawn uniformly. Responses without steps are left out.
-    """
-    rng, drawn, examples = random.Random(f"steps/{seed}"), list[Response](), list[_Example]()
-    for group in _by_prompt(responses):
-        different = [*{each.output: each for each in group}.values()]
-        drawn += rng.sample(different, min(per_prompt, len(different)))
-    for each in drawn:
-        text, asked = each.output, {"ground_truth": each.truth, "extra_info": {"prompt": each.prompt}}
-        said = rule(data_source="", solution_str=text, **asked)
-        if not isinstance(said, dict) or CHARACTER_ENDS not in said:
-            valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
-            raise IterateError(f"reward_model.step_label returned {said!r:.200}; valid is {valid}")
-        try:
-            ends = step_end_characters(said, range(len(text)), lambda _: text)  # noqa: B023 - called at once
-        except StepRewardError as error:
-            raise IterateError(f"reward_model.step_label: {error}") from error
-        # of steps with the same end the last one counts
-        right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
-        if right:
-            labels = [right[end] for end in sorted(right)]
-            examples.append(Steps(each.prompt, pieces(text, ends), labels))
-    return examples
+        They are drawn uniformly. Responses without steps are left out.
+        """
+        rng, drawn, examples = random.Random(f"steps/{seed}"), list[Response](), list[Steps]()
+        for group in _by_prompt(responses):
+            different = [*{each.output: each for each in group}.values()]
+            drawn += rng.sample(different, min(per_prompt, len(different)))
+        for each in drawn:
+            text, asked = each.output, {"ground_truth": each.truth, "extra_info": {"prompt": each.prompt}}
+            said = rule(data_source="", solution_str=text, **asked)
+            if not isinstance(said, dict) or CHARACTER_ENDS not in said:
+                valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
+                raise IterateError(f"reward_model.step_label returned {said!r:.200}; valid is {valid}")
+            try:
+                ends = step_end_characters(said, range(len(text)), lambda _: text)  # noqa: B023 - called at once
+            except StepRewardError as error:
+                raise IterateError(f"reward_model.step_label: {error}") from error
+            # of steps with the same end the last one counts
+            right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
+            if right:
+                labels = [right[end] for end in sorted(right)]
+                examples.append(cls(each.prompt, pieces(text, ends), labels))
+        return examples
 
 
 def _by_prompt(responses: Iterable[Response]) -> Iterator[list[Response]]:
@@ -123,8 +128,3 @@ def split_by_prompt(
 def write_examples(file: Path, examples: Iterable[_Example]) -> None:
     """Write examples atomically, one JSON object a line."""
     write_whole(file, "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in examples))
-
-
-def read_examples(file: Path, kind: type[Any]) -> list[Any]:
-    """Return the examples of one kind, `Pair` or `Steps`."""
-    return [*read_lines(file, kind, IterateError, what=kind.__name__, only_whole=True)]

@@ -19,7 +19,7 @@ from transformers import (
     set_seed,
 )
 
-from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples
+from grpo_verl_ext.iterate.examples import Pair, Steps
 from grpo_verl_ext.rewards.learned import LearnedReward
 
 
@@ -34,7 +34,8 @@ def train_reward_model(
     """
     from datasets import Dataset
 
-    examples, measured = (read_examples(Path(file), Steps if steps else Pair) for file in (train, held_out))
+    kind = Steps if steps else Pair
+    examples, measured = (kind.read(Path(file)) for file in (train, held_out))
     tokenizer = AutoTokenizer.from_pretrained(start)
     set_seed(seed)  # a new head is drawn when the model is loaded
     architecture = AutoModelForTokenClassification if steps else AutoModelForSequenceClassification

@@ -20,16 +20,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.iterate import reward_training
 from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
-from grpo_verl_ext.iterate.examples import (
-    Pair,
-    Rule,
-    Steps,
-    make_pairs,
-    make_steps,
-    read_examples,
-    split_by_prompt,
-    write_examples,
-)
+from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, split_by_prompt, write_examples
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.runs.child_process import run_logged
 from grpo_verl_ext.runs.metrics import read_dump
@@ -45,7 +36,7 @@ _MANIFEST = "manifest.json"
 
 
 @dataclass
-class RoundRecord:
+class _RoundRecord:
     """A round, with the results of its finished parts.
 
     A part has its own commit and versions where the round was resumed with others than it was begun with.
@@ -64,44 +55,47 @@ class IterateManifest(Document):
     """Settings and rounds; without times, so that a run that was killed and resumed has the same manifest."""
 
     settings: dict[str, Any]
-    rounds: list[RoundRecord] = field(default_factory=list)
+    rounds: list[_RoundRecord] = field(default_factory=list)
     format: int = _FORMAT
 
+    @classmethod
+    def read(cls, folder: Path, settings: dict[str, Any]) -> IterateManifest:
+        """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
 
-def _write_manifest(folder: Path, manifest: IterateManifest) -> None:
-    write_whole(folder / _MANIFEST, json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
-
-
-def read_manifest(folder: Path, settings: dict[str, Any]) -> IterateManifest:
-    """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
-
-    Only ``rounds`` may differ, for more rounds continue the run, and settings of the reward model's training
-    until a round has finished it.
-    """
-    file = folder / _MANIFEST
-    if not file.exists():
-        return IterateManifest(settings)
-    try:
-        manifest = parse_json(file.read_bytes(), IterateManifest)
-        if manifest.format != _FORMAT:
-            raise DocumentError(f"it has format {manifest.format}, this version reads {_FORMAT}")
-    except DocumentError as error:
-        raise IterateError(
-            f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
-        ) from error
-    before, now = (
-        {key: value for key, value in leaves(each) if value != {}} for each in (manifest.settings, settings)
-    )
-    is_trained = any("reward_model" in each.parts for each in manifest.rounds)
-    may_differ = ("rounds",) if is_trained else ("rounds", "reward_model.trainer.", "reward_model.launcher")
-    for key in before | now:
-        if before.get(key) != now.get(key) and not key.startswith(may_differ):
+        Only ``rounds`` may differ, for more rounds continue the run, and settings of the reward model's
+        training until a round has finished it.
+        """
+        file = folder / _MANIFEST
+        if not file.exists():
+            return cls(settings)
+        try:
+            manifest = parse_json(file.read_bytes(), cls)
+            if manifest.format != _FORMAT:
+                raise DocumentError(f"it has format {manifest.format}, this version reads {_FORMAT}")
+        except DocumentError as error:
             raise IterateError(
-                f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
-                f"Type folder=<a new folder>, or the old value"
-            )
-    manifest.settings = settings
-    return manifest
+                f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
+            ) from error
+        before, now = (
+            {key: value for key, value in leaves(each) if value != {}}
+            for each in (manifest.settings, settings)
+        )
+        is_trained = any("reward_model" in each.parts for each in manifest.rounds)
+        may_differ = (
+            ("rounds",) if is_trained else ("rounds", "reward_model.trainer.", "reward_model.launcher")
+        )
+        for key in before | now:
+            if before.get(key) != now.get(key) and not key.startswith(may_differ):
+                raise IterateError(
+                    f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
+                    f"Type folder=<a new folder>, or the old value"
+                )
+        manifest.settings = settings
+        return manifest
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest atomically."""
+        write_whole(folder / _MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
 _Part = Callable[[Round, DictConfig, Rule], dict[str, Any]]
@@ -141,9 +135,9 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
             f"{rollouts} has no rollouts of steps 1 … {len(files)}; was trainer.rollout_data_dir overridden?"
         )
     responses = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
-    kind, make = (Pair, make_pairs) if reward.step_label is None else (Steps, make_steps)
-    pairs = make(responses, rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
-    earlier = [pair for file in this.replayable for pair in read_examples(file, kind)]
+    kind: type[Pair | Steps] = Pair if reward.step_label is None else Steps
+    pairs = kind.made(responses, rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
+    earlier = [pair for file in this.replayable for pair in kind.read(file)]
     # The run's seed, not the round's: a held-out prompt is held out in every round, also of another run's.
     (train, held_out), (history, _) = (
         split_by_prompt(each, held_out=reward.held_out, seed=this.settings.seed) for each in (pairs, earlier)
@@ -204,29 +198,29 @@ def run_rounds(
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, IterateError):
-        manifest = read_manifest(folder, asdict(settings))
+        manifest = IterateManifest.read(folder, asdict(settings))
         for number in range(1, settings.rounds + 1):
             this = Round(settings, number)
             now: dict[str, Any] = {"git_revision": git_revision(), "versions": versions()}
             this.folder.mkdir(exist_ok=True)
             if len(manifest.rounds) < number:
-                manifest.rounds.append(RoundRecord(number, this.seed, [*this.run().overrides], **now))
+                manifest.rounds.append(_RoundRecord(number, this.seed, [*this.run().overrides], **now))
             record = manifest.rounds[number - 1]
             # the settings of a round that is killed are known when it is resumed
-            _write_manifest(folder, manifest)
+            manifest.write(folder)
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
             for name, part in parts.items():
                 if name not in record.parts:
                     say(this, name)
                     record.parts[name] = part(this, config, rule) | changed
-                    _write_manifest(folder, manifest)
+                    manifest.write(folder)
     return manifest
 
 
 def print_rounds(settings: IterateSettings) -> None:
     """Print the parts of each round, which of them are done, and verl's command line."""
     console = make_console()
-    manifest = read_manifest(Path(settings.folder), asdict(settings))
+    manifest = IterateManifest.read(Path(settings.folder), asdict(settings))
     done = {record.round: record.parts for record in manifest.rounds}
     for number in range(1, settings.rounds + 1):
         this = Round(settings, number)

@@ -15,7 +15,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, PRESETS, Estimator, VerlsEstimator, verls
-from grpo_verl_ext.catalogue.requires import VERLS_MODES, runs_v1
+from grpo_verl_ext.catalogue.requires import OUR_MODES, VERLS_MODES, runs_v1
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
@@ -34,9 +34,9 @@ from grpo_verl_ext.utils.keys import (
 )
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import features
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
-from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
+from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step
 from grpo_verl_ext.verl_plugin.usage import PREFIX, RECORD, registers_elsewhere
 
 _PRESET = f"{SECTION}.preset"
@@ -64,7 +64,7 @@ def _check_names(config: DictConfig) -> None:
             fix = "VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …"
             raise SettingError(key, name, why=why, valid="one package for a name", fix=fix)
         asked.append((key, name, registry))
-    if runs_v1(config) and mode not in (*VERLS_MODES, *TRAINER_MODES):
+    if runs_v1(config) and mode not in (*VERLS_MODES, *OUR_MODES):
         import verl.trainer.ppo.v1  # noqa: F401  # fills the registry; takes seconds
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
@@ -119,17 +119,13 @@ def _advise_preset(config: DictConfig) -> Iterator[Problem]:
 
 def _check_sections_of_modes(config: DictConfig) -> None:
     """Refuse a section ``trainer.v1`` of a trainer mode of ours, which nothing reads."""
-    for mode in TRAINER_MODES:
+    for mode in OUR_MODES:
         key, verls = f"trainer.v1.{mode}", f"trainer.v1.{mode.removeprefix(PREFIX)}"
         if section := setting(config, key):
             words = (f"{name}={as_typed(value)}" for name, value in leaves({verls: section}))
             fix = Line(*words, without=(key,), more=f", without {key}")
             why = "verl reads the section of its own mode"
             raise SettingError(key, section, why=why, valid=verls, fix=fix)
-
-
-def _check_options(config: DictConfig) -> None:
-    Options.from_config(config.algorithm)
 
 
 def _check_settings(config: DictConfig) -> None:
@@ -203,7 +199,7 @@ def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
 
 def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
     """Warn of a batch's standard deviation where an estimator is shown a part of the batch."""
-    parts, key, scale = parts_of_step(config), parts_of_step_key(config), f"{SECTION}.scale_rewards"
+    (key, parts), scale = parts_of_step(config), f"{SECTION}.scale_rewards"
     is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
     if parts > 1 and (is_of_batch or catalogue.learns_from_several_rewards(config)):
         why = (
@@ -218,7 +214,7 @@ def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
 def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
     """Warn of a mini-batch that verl's v1 trainers fill up where verl itself does not check the sizes."""
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
-    mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)
+    mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)[1]
     if not (all(map(is_count, (mini_batch, prompts, parts))) and runs_v1(config) and catalogue.knows(config)):
         return
     of_part = prompts // parts
@@ -238,7 +234,7 @@ ALGORITHM = features.Feature(
         "preset-name": _check_preset,
         "names": _check_names,
         "sections": _check_sections_of_modes,
-        "options": _check_options,
+        "options": lambda config: Options.from_config(config.algorithm),
         "settings": _check_settings,
         "tested": lambda _: None,  # the rows, each with a name and a severity of its own
         "rollout-log-probs": _check_rollout_log_probs,

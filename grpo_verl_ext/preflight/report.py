@@ -20,7 +20,7 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from grpo_verl_ext import preflight
 from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
-from grpo_verl_ext.catalogue.requires import runs_v1
+from grpo_verl_ext.catalogue.requires import OUR_MODES, runs_v1
 from grpo_verl_ext.preflight import values
 from grpo_verl_ext.proof import differing, verls_defaults
 from grpo_verl_ext.proof.judge import unread
@@ -31,7 +31,6 @@ from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION, setting, wri
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.compose import nearest_line
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.mini_batch import plan
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
@@ -145,7 +144,7 @@ def report(config: DictConfig) -> int:
     print_findings(found, console)
     always = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
     numbers = {key: setting(config, key) for key in always}
-    numbers[plan.parts_of_step_key(config)] = plan.parts_of_step(config)
+    numbers |= [plan.parts_of_step(config)]
     count = "not known"
     if keys.FULLY_ASYNC not in config and all(is_count(number) for number in numbers.values()):
         prompts, mini_batch, epochs, parts = numbers.values()
@@ -180,7 +179,7 @@ def _meeting(config: DictConfig) -> str:
     loss, mode = loss_of(config), setting(config, MODE)
     if loss is None or loss.needs is None:
         return "not needed"
-    if not runs_v1(config) or mode not in TRAINER_MODES:
+    if not runs_v1(config) or mode not in OUR_MODES:
         return f"not seen to by this trainer ({MODE}={mode})"
     actor, trainer = config.actor_rollout_ref.actor, config.trainer
     parallel = setting(config, f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", 1)
@@ -193,7 +192,7 @@ def _meeting(config: DictConfig) -> str:
         return f"{cut.rows}; no forward pass, for the only update on a rollout has their log-probs"
     if cut.engine not in STATISTIC_ENGINES:
         return f"{cut.rows}, not measured between the updates with {ACTOR}.strategy={cut.engine}"
-    chosen = plan.choose(cut)
+    chosen = cut.plan()
     where = {
         StatisticSource.MICRO_BATCH: "in one micro-batch",
         StatisticSource.RANKS: "in the micro-batches of all ranks",

@@ -26,7 +26,6 @@ from grpo_verl_ext.catalogue.requires import (
     refused,
     runs_v1,
 )
-from grpo_verl_ext.catalogue.verls import BYPASS_LOSS, GAE
 from grpo_verl_ext.utils.errors import Finding, Line
 from grpo_verl_ext.utils.keys import (
     ACTOR,
@@ -42,13 +41,15 @@ from grpo_verl_ext.utils.keys import (
     SECTION,
     setting,
 )
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 
 _STRATEGY = f"{ACTOR}.strategy"
 _ONE_UPDATE = (f"{ACTOR}.ppo_epochs=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
 _FILTER = "algorithm.filter_groups.enable"
+_BYPASS_LOSS = "bypass_mode"
+"""verl's loss that applies weights and rejection in bypass mode itself."""
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
@@ -82,10 +83,10 @@ def _by_verls_loss(name: str) -> In:
     def bypasses(config: DictConfig) -> bool:
         """Whether bypass mode has another loss than verl's of that name, or that one does something else."""
         of_loss = setting(config, f"{POLICY_LOSS}.rollout_correction.{name}")
-        is_applied = setting(config, LOSS) == BYPASS_LOSS and bool(of_loss == setting(config, key))
+        is_applied = setting(config, LOSS) == _BYPASS_LOSS and bool(of_loss == setting(config, key))
         return bool(setting(config, BYPASS)) and not is_applied
 
-    why = f"is applied by verl's loss {BYPASS_LOSS} alone, as its {POLICY_LOSS}.rollout_correction says"
+    why = f"is applied by verl's loss {_BYPASS_LOSS} alone, as its {POLICY_LOSS}.rollout_correction says"
     return Null(key, why, refuse=True, when=bypasses, line=Line(f"{key}=null", more=f", or {BYPASS}=false"))
 
 
@@ -93,7 +94,7 @@ def _is_seeded_alike(config: DictConfig) -> bool:
     """Whether vLLM gets no seeds of this package, nor perhaps of a user's agent loop."""
     is_own = setting(config, AGENT_LOOP) not in (*AGENT_LOOPS, *AGENT_LOOPS.values())
     is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and runs_v1(config)
-    return is_alike and not is_own and setting(config, SEED_REQUESTS) is None
+    return is_alike and not is_own and setting(config, f"{SECTION}.seed_requests") is None
 
 
 _STATISTIC = refused(
@@ -247,7 +248,7 @@ _SHARED = (
     ),
     _shared(
         "pf-ppo",
-        lambda config: runs_v1(config) and setting(config, ESTIMATOR) == GAE.name and catalogue.knows(config),
+        lambda config: runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config),
         Off(
             "algorithm.use_pf_ppo",
             "gives a response the advantage of another, drawn by its reward",

@@ -32,7 +32,7 @@ def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     name = str(setting(config, f"{SECTION}.preset"))
     if name not in PRESETS:
         return {}
-    own = PRESETS[name].leaves
+    own = dict(PRESETS[name].leaves)
     for key, value in own.items():
         if isinstance(value, str) and "${" in value:
             own[key] = OmegaConf.create({"value": value}, parent=config).value

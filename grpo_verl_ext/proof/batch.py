@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ that has become much less likely, though some of its tokens have not; one far ou
 _BESIDE, _OLD, _SMALLEST = 0.004, 0.3, 0.01
 """Of the rows beside a bound: relative distance from it, old probability, smallest ratio and inverse of the
 largest, at which verl does not yet cut off k3 of a KL."""
+SPLITS = ("whole", "halves", "singles", "uneven", "shuffled", "dynamic")
+"""Ways to cut a rank's rows into micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,46 @@ class Rollout:
     rewards: Tensor
     of_anchor: Tensor
     rollout_is_weights: Tensor | None = None
+
+    @classmethod
+    def synthetic(cls, bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> Rollout:
+        """Draw a rollout in float64, the same one for a seed, with lengths, groups and masks of all seeds.
+
+        ``bounds`` are numbers in the configuration at which a loss may clip, truncate or mask.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        beside = [pair for bound in sorted({*bounds}) for pair in _beside(bound)]
+        sizes, lengths = [*_SIZES, *[4] * (len(beside) // 4)], [*_LENGTHS, *[1] * len(beside)]
+        row = torch.arange(len(lengths))
+        given = torch.arange(MAX_RESPONSE_LENGTH) < torch.tensor(lengths).unsqueeze(-1)
+        mask = given.long()
+        for number, third in _TOOL_ROWS.items():
+            mask[number, : lengths[number]].tensor_split(3)[third].zero_()
+        mask[_EMPTY_ROW] = 0
+
+        normal = partial(torch.randn, generator=generator, dtype=_F64)
+        drift = torch.tensor(_DRIFTS, dtype=_F64)[row % len(_DRIFTS), None]
+        old = (0.5 * normal(given.shape) - 1).clamp(max=-0.05)
+        new = (old + drift * normal(given.shape)).clamp(max=-1e-3)
+        new[_FALLEN_ROW, ::2] -= 1.4
+        old[len(_LENGTHS) :, 0], new[len(_LENGTHS) :, 0] = torch.tensor(beside, dtype=_F64).view(-1, 2).T
+        rewards = torch.rand(len(lengths), num_rewards, generator=generator, dtype=_F64)
+        rewards[:, 0] = torch.where(row % 2 == 0, 1 + 0.1 * rewards[:, 0], 0)
+        sampled = old + 0.2 * normal(given.shape)
+        sampled[_OTHER_ENGINE_ROW] += 3 * normal(MAX_RESPONSE_LENGTH).sign()
+        columns = {
+            "log_prob": new,
+            "entropy": normal(given.shape).abs(),
+            "old_log_prob": old,
+            "ref_log_prob": (old + new) / 2 + 0.05 * normal(given.shape),
+            "rollout_log_prob": sampled,
+            "values": 0.1 * normal(given.shape),
+            "advantages": torch.zeros_like(old),
+        }
+        prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        of_anchor = (old * given).sum(-1) + normal(len(lengths))
+        tensors = {name: values * given for name, values in columns.items()}
+        return cls(prompt, lengths, mask, rewards=rewards, of_anchor=of_anchor, **tensors)
 
     @property
     def given(self) -> Tensor:
@@ -96,6 +138,27 @@ class Rollout:
         tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
         changed: dict[str, Any] = {name: x.to(dtype) for name, x in tensors.items() if x.is_floating_point()}
         return replace(self, **changed)
+
+    def cut(self, split: str, dp_size: int) -> list[list[list[int]]]:
+        """Return the micro-batches of each rank by one of `SPLITS`; rows go to ranks in turn, as by verl."""
+        ranks, lengths = [], self.lengths
+        for rows in ([*range(rank, len(lengths), dp_size)] for rank in range(dp_size)):
+            own, half = [lengths[row] for row in rows], len(rows) // 2
+            generator = torch.Generator().manual_seed(len(rows))
+            order = torch.randperm(len(rows), generator=generator).tolist()
+            middle = int(torch.randint(1, len(rows), (1,), generator=generator))
+            # As verl cuts by a budget of tokens, here two responses' at most.
+            count = math.ceil(sum(own) / (2 * MAX_RESPONSE_LENGTH))
+            parts = {
+                "whole": [[*range(len(rows))]],
+                "halves": [[*range(half)], [*range(half, len(rows))]],
+                "singles": [[each] for each in range(len(rows))],
+                "uneven": [[0], [*range(len(rows) - 1, 0, -1)]],
+                "shuffled": [order[:middle], order[middle:]],
+                "dynamic": get_seqlen_balanced_partitions(own, count, equal_size=False),
+            }
+            ranks.append([[rows[each] for each in part] for part in parts[split]])
+        return ranks
 
     def micro_batch(
         self, rows: list[int], dp_size: int, *, with_entropy: bool = False
@@ -140,12 +203,11 @@ class Rollout:
         for numbers in itertools.chain(*ranks):
             output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
             width = max(rows.lengths[number] for number in numbers)
-            with ExitStack() as stack:
-                if groups:
-                    own = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
-                    stack.enter_context(wire.GROUPS.set(type(groups)(*own)))
-                if statistic is not None:
-                    stack.enter_context(wire.STATISTIC.set(statistic[numbers, :width]))
+            told: dict[str, Any] = {} if statistic is None else {"statistic": statistic[numbers, :width]}
+            if groups:
+                own = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
+                told["groups"] = type(groups)(*own)
+            with wire.passing(**told):
                 part, _ = ppo_loss(actor, output, data)
             if part.requires_grad:
                 (part / len(ranks)).backward()
@@ -158,47 +220,6 @@ def _jagged(values: Tensor, lengths: Iterable[int]) -> Tensor:
     """Return the beginnings of rows as a nested tensor."""
     rows = [row[:length] for row, length in zip(values, lengths, strict=True)]
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-
-
-def synthetic_rollout(bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> Rollout:
-    """Draw a rollout in float64, always the same one of a seed, with lengths, groups and masks of all seeds.
-
-    ``bounds`` are numbers in the configuration at which a loss may clip, truncate or mask.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    beside = [pair for bound in sorted({*bounds}) for pair in _beside(bound)]
-    sizes, lengths = [*_SIZES, *[4] * (len(beside) // 4)], [*_LENGTHS, *[1] * len(beside)]
-    row = torch.arange(len(lengths))
-    given = torch.arange(MAX_RESPONSE_LENGTH) < torch.tensor(lengths).unsqueeze(-1)
-    mask = given.long()
-    for number, third in _TOOL_ROWS.items():
-        mask[number, : lengths[number]].tensor_split(3)[third].zero_()
-    mask[_EMPTY_ROW] = 0
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape or given.shape, generator=generator, dtype=_F64)
-
-    old = (0.5 * normal() - 1).clamp(max=-0.05)
-    new = (old + torch.tensor(_DRIFTS, dtype=_F64)[row % len(_DRIFTS), None] * normal()).clamp(max=-1e-3)
-    new[_FALLEN_ROW, ::2] -= 1.4
-    old[len(_LENGTHS) :, 0], new[len(_LENGTHS) :, 0] = torch.tensor(beside, dtype=_F64).view(-1, 2).T
-    rewards = torch.rand(len(lengths), num_rewards, generator=generator, dtype=_F64)
-    rewards[:, 0] = torch.where(row % 2 == 0, 1 + 0.1 * rewards[:, 0], 0)
-    sampled = old + 0.2 * normal()
-    sampled[_OTHER_ENGINE_ROW] += 3 * normal(MAX_RESPONSE_LENGTH).sign()
-    columns = {
-        "log_prob": new,
-        "entropy": normal().abs(),
-        "old_log_prob": old,
-        "ref_log_prob": (old + new) / 2 + 0.05 * normal(),
-        "rollout_log_prob": sampled,
-        "values": 0.1 * normal(),
-        "advantages": torch.zeros_like(old),
-    }
-    prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    of_anchor = (old * given).sum(-1) + normal(len(lengths))
-    tensors = {name: values * given for name, values in columns.items()}
-    return Rollout(prompt, lengths, mask, rewards=rewards, of_anchor=of_anchor, **tensors)
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:
@@ -221,29 +242,3 @@ def _beside(bound: float) -> Iterator[tuple[float, float]]:
         if all(_SMALLEST < ratio < 1 / _SMALLEST for ratio in (near, far)):
             old = min(math.log(_OLD), -math.log(max(near, far)) - 0.05)
             yield from ((old, old + math.log(ratio)) for ratio in (near, near, far, far))
-
-
-SPLITS = ("whole", "halves", "singles", "uneven", "shuffled", "dynamic")
-"""Ways to cut a rank's rows into micro-batches."""
-
-
-def cut(lengths: list[int], split: str, dp_size: int) -> list[list[list[int]]]:
-    """Return the micro-batches of each rank; ranks get equally many rows, strided as by verl's balancing."""
-    ranks = []
-    for rows in ([*range(rank, len(lengths), dp_size)] for rank in range(dp_size)):
-        own, half = [lengths[row] for row in rows], len(rows) // 2
-        generator = torch.Generator().manual_seed(len(rows))
-        order = torch.randperm(len(rows), generator=generator).tolist()
-        middle = int(torch.randint(1, len(rows), (1,), generator=generator))
-        # As verl cuts by a budget of tokens, here two responses' at most.
-        count = math.ceil(sum(own) / (2 * MAX_RESPONSE_LENGTH))
-        parts = {
-            "whole": [[*range(len(rows))]],
-            "halves": [[*range(half)], [*range(half, len(rows))]],
-            "singles": [[each] for each in range(len(rows))],
-            "uneven": [[0], [*range(len(rows) - 1, 0, -1)]],
-            "shuffled": [order[:middle], order[middle:]],
-            "dynamic": get_seqlen_balanced_partitions(own, count, equal_size=False),
-        }
-        ranks.append([[rows[each] for each in part] for part in parts[split]])
-    return ranks

@@ -2,7 +2,7 @@
 
 A synthetic rollout is cut into data-parallel ranks and micro-batches in many ways. For each, value and
 gradient are combined as verl does (sum over micro-batches, average over ranks) and compared with the uncut
-mini-batch on one rank. `COVERED` says what the mini-batch has, `NOT_COVERED` what it cannot show.
+mini-batch on one rank. `COVERAGE` says what the mini-batch has, and what it cannot show.
 """
 
 import itertools
@@ -17,39 +17,43 @@ from rich.table import Column, Table
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss, verls
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH, LOSS_AGG_MODES
+from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.proof import largest, verls_defaults
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut, synthetic_rollout
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, Rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe
 from grpo_verl_ext.proof.reference import VERLS_LOSSES
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.keys import ACTOR, AGGREGATION, ESTIMATOR, LOSS, MODE, POLICY_LOSS, SCALE_FACTOR
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.registration import register
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
+_VANILLA, _NORM = "vanilla", "seq-mean-token-sum-norm"
+"""verl's loss that has every average, and the average that divides by ``actor.loss_scale_factor``."""
 _BESIDE = {"use_kl_loss": True, "kl_loss_coef": 0.04, "entropy_coeff": 0.01}
 """Terms beside a loss."""
 
-COVERED = (
-    "a later update: old_log_prob is not log_prob, and ratios lie inside and outside of the clip range",
-    "KL and entropy terms beside the loss",
-    "advantages of a preset's own estimator, and the groups' mean log-ratio",
-    "padding, and tokens of a tool at the start, in the middle and at the end of a response",
-    "groups of three and of four responses",
-)
-NOT_COVERED = (
-    "the first update, where old_log_prob is log_prob",
-    "dropout, rounding in bf16, packing: log-probs are given, no model computes them",
-    "weights and rejection by algorithm.rollout_correction, distillation",
-    "other values of a loss's options than a preset's or, with --loss, verl's defaults",
-    "metrics",
-)
+COVERAGE = {
+    "covered": (
+        "a later update: old_log_prob is not log_prob, and ratios lie inside and outside of the clip range",
+        "KL and entropy terms beside the loss",
+        "advantages of a preset's own estimator, and the groups' mean log-ratio",
+        "padding, and tokens of a tool at the start, in the middle and at the end of a response",
+        "groups of three and of four responses",
+    ),
+    "not_covered": (
+        "the first update, where old_log_prob is log_prob",
+        "dropout, rounding in bf16, packing: log-probs are given, no model computes them",
+        "weights and rejection by algorithm.rollout_correction, distillation",
+        "other values of a loss's options than a preset's or, with --loss, verl's defaults",
+        "metrics",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def _case_of(algorithm: Algorithm) -> Case:
         algorithm.name,
         loss.name,
         mode,
-        MAX_RESPONSE_LENGTH if mode == CONSTANT_LENGTH.mode else None,
+        MAX_RESPONSE_LENGTH if mode == _NORM else None,
         isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split,
         {ESTIMATOR: algorithm.estimator.name} | (preset.leaves if preset else {}),
     )
@@ -85,11 +89,10 @@ OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.na
 """Algorithms with a loss of their own."""
 PRESET_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.name not in LOSSES)
 """Presets on a loss of verl's, or on one of ours under another name."""
-_VANILLA, _NULL = verls.VANILLA.name, CONSTANT_LENGTH.mode
 VERL_CASES = (
-    *(Case(f"verl {mode}", _VANILLA, mode) for mode in LOSS_AGG_MODES if mode != _NULL),
-    Case(f"verl {_NULL}, null", _VANILLA, _NULL),
-    Case(f"verl {_NULL}, set", _VANILLA, _NULL, MAX_RESPONSE_LENGTH),
+    *(Case(f"verl {mode}", _VANILLA, mode) for mode in AVERAGES if mode != _NORM),
+    Case(f"verl {_NORM}, null", _VANILLA, _NORM),
+    Case(f"verl {_NORM}, set", _VANILLA, _NORM, MAX_RESPONSE_LENGTH),
     *(
         Case(f"verl {name}", name, values={f"{POLICY_LOSS}.dro_beta": 0.1})
         for name in VERLS_LOSSES
@@ -115,7 +118,7 @@ class _Measurement(NamedTuple):
 
 def training_of(case: Case, **actor: Any) -> Training:
     """Return the training of a case, with other values of ``actor``; ValueError where verl refuses one."""
-    values = {ESTIMATOR: GRPO.estimator.name, MODE: TRAINER_MODES[0], **case.values, LOSS: case.loss_mode}
+    values = {ESTIMATOR: GRPO.estimator.name, MODE: OUR_MODES[0], **case.values, LOSS: case.loss_mode}
     values |= {AGGREGATION: case.loss_agg_mode, SCALE_FACTOR: case.loss_scale_factor}
     try:
         return Training(changed(_DEFAULT, values | {f"{ACTOR}.{name}": actor[name] for name in actor}))
@@ -138,14 +141,14 @@ def measure(
     if not (cases and dtypes and dp_sizes):
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
     for dtype, case in itertools.product(dtypes, cases):
-        rollout = synthetic_rollout(seed=seed).to(dtype)
+        rollout = Rollout.synthetic(seed=seed).to(dtype)
         alone, training = training_of(case, use_kl_loss=False, entropy_coeff=0), training_of(case, **_BESIDE)
         is_constant = not alone.weights(alone.rows(rollout)).any()
         rows = training.rows(rollout)
         whole = training.value_and_gradient(rows)
         scales = torch.maximum(whole[0].abs(), whole[1].abs().sum()), whole[1].abs().max()
         for dp_size, split in itertools.product(dp_sizes, SPLITS):
-            found = training.value_and_gradient(rows, cut(rows.lengths, split, dp_size))
+            found = training.value_and_gradient(rows, rows.cut(split, dp_size))
             # NaN where one of them has it, or the scale is 0.
             columns = zip(found, whole, scales, strict=True)
             of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)
@@ -196,7 +199,7 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
     passed = all(m.passed for m in ours)
     if as_json:
         rows = [m._asdict() for m in all_]
-        content = {"passed": passed, "covered": COVERED, "not_covered": NOT_COVERED, "measurements": rows}
+        content = {"passed": passed, **COVERAGE, "measurements": rows}
         print(numbers_as_text(content), end="")
         return passed
     loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
@@ -212,6 +215,6 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         table.add_row(m.loss, m.dtype, *errors, f"{m.split} × {m.dp_size}", m.verdict)
     console = make_console()
     console.print(table, "")
-    for name, lines in (("Covered", COVERED), ("Not covered", NOT_COVERED)):
-        console.print("\n- ".join([f"{name}:", *lines]))
+    for name, lines in COVERAGE.items():
+        console.print("\n- ".join([f"{name.replace('_', ' ').capitalize()}:", *lines]))
     return passed

@@ -20,16 +20,15 @@ from verl.utils.import_utils import import_external_libs
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, Algorithm, TokenLoss, VerlsLoss
-from grpo_verl_ext.catalogue.averages import CONSTANT_LENGTH
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.proof import differing, verls_defaults
-from grpo_verl_ext.proof.batch import Rollout, cut
+from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training, changed, of_probe, rollout_for
 from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SCALE_FACTOR, SECTION, setting
-from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
+from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, several_updates
 
 TOLERANCE = 1e-6
 """Largest relative distance of two gradients that float32 in verl's estimators explains."""
@@ -76,8 +75,10 @@ def _are_right(weights: Tensor) -> bool:
     return bool(weights.isfinite().all() and weights[1].any())
 
 
-def _distance(found: Tensor, expected: Tensor) -> float:
-    """‖found − expected‖/‖expected‖, the larger of the two updates'; infinite for NaN."""
+def _distance(found: Tensor | None, expected: Tensor) -> float:
+    """‖found − expected‖/‖expected‖, the larger of the two updates'; infinite for NaN, and for None."""
+    if found is None:
+        return math.inf
     away = (found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-300)
     return float(away.max()) if away.isfinite().all() else math.inf
 
@@ -163,13 +164,11 @@ def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tens
     """Yield what is found of a rollout that is cut, and of one that is used for several updates."""
     loss, name = catalogue.loss_of(config), setting(config, LOSS)
     may_depend = isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split
-    away = max(_distance(training.weights(rows, cut(rows.lengths, *each)), whole) for each in _CUTS)
+    away = max(_distance(training.weights(rows, rows.cut(*each)), whole) for each in _CUTS)
     if away > TOLERANCE and not may_depend:
         key, line = LOSS, loss.exact_preset if isinstance(loss, VerlsLoss) else ""
-        if (
-            setting(config, SCALE_FACTOR) is None
-            and setting(config, keys.AGGREGATION) == CONSTANT_LENGTH.mode
-        ):
+        is_of_budget = setting(config, keys.AGGREGATION) == "seq-mean-token-sum-norm"
+        if is_of_budget and setting(config, SCALE_FACTOR) is None:
             key, line = SCALE_FACTOR, f"{SCALE_FACTOR}=${{data.max_response_length}}"
         why = "the gradient depends on how a batch is cut into micro-batches and ranks: "
         why += f"{_percent(away)} away from the whole batch's, on the probe's batch"
@@ -177,10 +176,10 @@ def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tens
         yield Finding("cut", Severity.WARNING, problem)
     shifted = replace(rows, old_log_prob=rows.old_log_prob + 0.1)
     if several_updates(config) and whole.any() and torch.equal(training.weights(shifted), whole):
-        key, parts = f"{ACTOR}.ppo_mini_batch_size", parts_of_step(config)
+        key, (parts_key, parts) = f"{ACTOR}.ppo_mini_batch_size", parts_of_step(config)
         why = f"a rollout is then used for several updates, and {LOSS}={name} has no ratio that corrects for "
         why += "a policy that has moved"
-        one_part = [f"{parts_of_step_key(config)}=1"] if parts > 1 else []
+        one_part = [f"{parts_key}=1"] if parts > 1 else []
         fix = Line(f"{key}=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1", *one_part)
         problem = Problem(key, setting(config, key), fix, why, valid="one update on a rollout")
         yield Finding("ratio", Severity.WARNING, problem)
@@ -196,20 +195,17 @@ def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Findi
     except SettingError:  # an option outside of its range, of which another check speaks
         return
 
-    def keeps(weights: Tensor | None) -> bool:
-        return weights is not None and _distance(weights, promise) <= TOLERANCE
-
-    if keeps(found):
+    if (away := _distance(found, promise)) <= TOLERANCE:
         return
     seen = (
         f"+algo={algorithm.name} does not name what will be trained: on the probe's batch the gradient is "
-        f"{_percent(_distance(found, promise))} away from that of {algorithm.name} ({algorithm.paper})"
+        f"{_percent(away)} away from that of {algorithm.name} ({algorithm.paper})"
     )
     causes = {}
-    if keeps(_quietly(papers, rollout)):
+    if _distance(_quietly(papers, rollout), promise) <= TOLERANCE:
         for key, both in probe.others.items():
             trial = changed(papers, {key: setting(probe.own, key)})
-            if not keeps(_quietly(trial, rollout)):
+            if _distance(_quietly(trial, rollout), promise) > TOLERANCE:
                 causes[key] = [as_typed(each) for each in both]
     if not causes:
         seen += f", at the preset's own values: {ESTIMATOR}={setting(config, ESTIMATOR)} or {LOSS}="

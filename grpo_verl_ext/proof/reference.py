@@ -94,17 +94,15 @@ def _advantages(algorithm: Algorithm, training: Training, rows: Rollout, written
     if estimator.needs_steps:
         ends, baseline = rows.steps, compute.BASELINES[str(scale)]
         return process_advantages(ends.rewards, ends.row, ends.end, learnt, rows.prompt, baseline=baseline)
-    member = torch.ones_like(rows.prompt, dtype=torch.bool)
     if estimator.several_rewards:
         names = setting(training.config, "algorithm.gdpo_reward_keys") or (1, 2)
         weights = setting(training.config, "algorithm.gdpo_reward_weights") or None
         rewards = rows.rewards[:, : len(names)]
     else:
         rewards, weights = scores.sum(dim=-1), None
-    each = compute.response_advantages(
-        estimator, rewards, rows.prompt, member, learnt, scale_rewards=scale, weights=weights
+    advantages = compute.token_advantages(
+        estimator, rewards, rows.prompt, mask, learnt, scale_rewards=scale, weights=weights
     )
-    advantages = compute.token_advantages(estimator, each, mask, learnt, rows.prompt)
     if options.gvpo_anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
         return advantages
     of_ref = sequence_sums(rows.ref_log_prob, mask)

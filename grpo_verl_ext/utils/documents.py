@@ -50,6 +50,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _adapters[kind]
 
 
+def read_if_there(
+    file: Path, kind: type[_Kind], error: type[Exception], what: str, then: str = "type folder=<another>"
+) -> _Kind | None:
+    """Read a file that this package wrote, and refuse what is not ``what``; None where there is none."""
+    try:
+        return parse_json(file.read_bytes(), kind) if file.exists() else None
+    except (ValueError, OSError) as wrong:
+        raise error(f"{file} is not {what} ({wrong}). It was left in place; {then}") from wrong
+
+
 def parse_json(content: bytes | str, kind: type[_Kind]) -> _Kind:
     """Return JSON as a dataclass or another type of pydantic's; nothing is converted: a program wrote it."""
     from pydantic import ValidationError

@@ -29,7 +29,7 @@ from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
-IN_PACKAGE = "pkg://"
+_IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
 # Hydra's messages for a key that the configuration lacks, for a ``+`` in front of one that it has, and for
 # null where a section is read from one of several files.
@@ -129,8 +129,8 @@ def _hydra_at(config_path: str) -> Iterator[None]:
     """Initialize Hydra with the search path that ``main_ppo`` would give it."""
     where = "pkg://verl.trainer.config" if config_path == CONFIG_PATH else config_path
     initialized: AbstractContextManager[None]
-    if where.startswith(IN_PACKAGE):
-        module = where.removeprefix(IN_PACKAGE).strip("/").replace("/", ".")
+    if where.startswith(_IN_PACKAGE):
+        module = where.removeprefix(_IN_PACKAGE).strip("/").replace("/", ".")
         initialized = initialize_config_module(module, version_base=None)
     else:
         initialized = initialize_config_dir(folder_of(where), version_base=None)
@@ -149,7 +149,12 @@ def _read_once(folder: str, read: Callable[[str], ConfigResult], config_path: st
 
 
 def folder_of(config_path: str) -> str:
-    """Return the folder of Hydra's ``--config-path``, which may be relative to that of ``main_ppo``."""
+    """Return the folder of Hydra's ``--config-path``, which may be relative to that of ``main_ppo``.
+
+    A path in a package, ``pkg://MODULE``, stays as it is.
+    """
+    if config_path.startswith(_IN_PACKAGE):
+        return config_path
     return os.path.normpath(Path(verl.__file__).parent / "trainer" / config_path)  # an absolute one stays
 
 
@@ -161,11 +166,10 @@ def _no_such_training(config_path: str, config_name: str) -> SettingError:
         has = f"the configuration of a training in --config-path={config_path}, which has {', '.join(valid)}"
         fix = f"{path}--config-name={CONFIG_NAME}"
         return SettingError("--config-name", config_name, valid=has, fix=fix)
-    where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
     return SettingError(
         "--config-path",
         config_path,
-        why=f"{where} has no configuration",
-        valid=f"a folder, absolute or seen from that of verl's main_ppo, or {IN_PACKAGE}MODULE",
+        why=f"{folder_of(config_path)} has no configuration",
+        valid=f"a folder, absolute or seen from that of verl's main_ppo, or {_IN_PACKAGE}MODULE",
         fix=f"--config-path={CONFIG_PATH}",
     )

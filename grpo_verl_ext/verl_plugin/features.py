@@ -22,7 +22,7 @@ from grpo_verl_ext.utils.errors import Problem
 from grpo_verl_ext.utils.keys import written
 from grpo_verl_ext.utils.options import Section
 
-Refuse = Callable[[DictConfig], None]
+Refuse = Callable[[DictConfig], object]
 """A check of a composed configuration that raises `SettingError` on a wrong setting."""
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""

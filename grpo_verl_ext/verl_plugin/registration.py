@@ -58,7 +58,7 @@ def register() -> None:
         register_post_import_hook(lambda _, name=module: import_module(name, __package__), registry)  # type: ignore[misc]
     for name in os.environ.get(PATCHES_VARIABLE, "").split(","):
         if (patch := patches.PATCHES.get(name)) is not None:
-            apply = patches.or_warn(patch.apply, name, patch.without)
+            apply = functools.partial(patches.apply_or_warn, patch.apply, name, patch.without)
             register_post_import_hook(apply, patch.module)
 
 

@@ -31,7 +31,7 @@ def moments_of(rewards: Tensor, log_prob: Tensor, anchor: Tensor, beta: float) -
     """Of groups of k, (…, k) each; the mean log-ratio of a group is a constant, as in the plugin."""
     targets, ratio = deviation(rewards), log_prob - anchor
     residual = gvpo.residual(ratio, targets, ratio.detach().mean(-1, keepdim=True), beta)
-    return gvpo_terms.moments(residual, targets, deviation(anchor), rewards.shape[-1], beta)
+    return gvpo_terms.Moments.of(residual, targets, deviation(anchor), rewards.shape[-1], beta)
 
 
 def three_terms(moments: gvpo_terms.Moments, beta: float) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_verl_ext.catalogue import Algorithm, TokenLoss
-from grpo_verl_ext.catalogue.averages import SEQUENCE_MEAN_TOKEN_MEAN
+from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
 from grpo_verl_ext.utils.options import Section, option
 
@@ -35,7 +35,7 @@ def soft(log_prob, old_log_prob, advantages, response_mask, config):
     return -advantages * width * ((log_prob - old_log_prob) / width).tanh()
 
 
-LOSS = TokenLoss("soft", soft, SEQUENCE_MEAN_TOKEN_MEAN, options=Options)
+LOSS = TokenLoss("soft", soft, AVERAGES["seq-mean-token-mean"], options=Options)
 SOFT = Algorithm("soft", "no paper", GRPO_OUTCOME, LOSS)
 '''
 PRESET = """

@@ -29,7 +29,6 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 OF_THE_MACHINE = ("device", "rollout-engine", "queue", "task", "data", "model")
 """Checks that look at files and devices, which a command in a page does not have."""
@@ -266,7 +265,7 @@ def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     options = [name for _, name in Options.all_keys("").values()]
-    for name in (*ESTIMATOR_FUNCTIONS, *LOSS_FUNCTIONS, *options):
+    for name in (*catalogue.ESTIMATORS, *catalogue.LOSSES, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name
 
 

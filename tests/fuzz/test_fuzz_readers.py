@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
-from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.results import Results
 from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, Record, noted_job, read_record
-from grpo_verl_ext.ablation.table import Results, read_results
-from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.rounds import IterateManifest, read_manifest
+from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.iterate.examples import Pair
+from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.metrics import (
     CorruptFileError,
@@ -182,12 +184,12 @@ WRITTEN_BY_A_PROGRAM = {
     "dump": (lines(RESPONSE, b""), read_dump, list),
     "pairs": (
         lines({"prompt": "p", "chosen": "c", "rejected": "r"}),
-        lambda file: read_examples(file, Pair),
+        Pair.read,
         list,
     ),
     "manifest.json": (
         json_files(MANIFEST) | json_files(ROUND_RECORD).map(whole_manifest),
-        lambda file: read_manifest(file.parent, {"rounds": 2}),
+        lambda file: IterateManifest.read(file.parent, {"rounds": 2}),
         IterateManifest,
     ),
     GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),

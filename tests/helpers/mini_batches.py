@@ -8,7 +8,7 @@ from torch import Tensor
 from verl.workers.config import ActorConfig
 
 from grpo_verl_ext.catalogue import LOSSES, PRESETS, Preset
-from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT, Rollout, synthetic_rollout
+from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT, Rollout
 from grpo_verl_ext.proof.invariance import Case
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 from grpo_verl_ext.verl_plugin.wire import GroupRows
@@ -16,7 +16,7 @@ from grpo_verl_ext.verl_plugin.wire import GroupRows
 
 def ragged_batch(dtype: torch.dtype, seed: int = 0) -> Rollout:
     """The synthetic rollout with random advantages, in groups of four; the last response has no token."""
-    rows, generator = synthetic_rollout(seed=seed), torch.Generator().manual_seed(seed)
+    rows, generator = Rollout.synthetic(seed=seed), torch.Generator().manual_seed(seed)
     advantages = torch.randn(len(rows.lengths), 1, generator=generator) * rows.response_mask
     return replace(rows, prompt=torch.arange(16) // ROWS_PER_PROMPT, advantages=advantages).to(dtype)
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, REWARD_MANAGER, ROLLOUT, SECTION
 from grpo_verl_ext.utils.options import Section
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, option_models
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -45,11 +46,11 @@ def page() -> str:
 
 def _values() -> list[tuple[str, str]]:
     return [
-        (f"`{ESTIMATOR}`", _names(ESTIMATOR_FUNCTIONS)),
-        (f"`{LOSS}`", _names(LOSS_FUNCTIONS)),
+        (f"`{ESTIMATOR}`", _names(catalogue.ESTIMATORS)),
+        (f"`{LOSS}`", _names(catalogue.LOSSES)),
         (
             "`trainer.v1.trainer_mode`",
-            f"{_names(TRAINER_MODES)}: verl's, with whole prompts in each optimizer step, step rewards, "
+            f"{_names(OUR_MODES)}: verl's, with whole prompts in each optimizer step, step rewards, "
             "reference refresh and `training_reward/…`, the reward function's numbers",
         ),
         (

@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate.examples import (
-    Pair,
-    Rule,
-    Steps,
-    make_pairs,
-    make_steps,
-    read_examples,
-    split_by_prompt,
-    write_examples,
-)
+from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, split_by_prompt, write_examples
 from grpo_verl_ext.iterate.rounds import PARTS
 from grpo_verl_ext.iterate.settings import (
     IterateError,
@@ -41,7 +32,7 @@ def response(prompt: str, output: str, score: float = 0.0, step: int = 1, truth:
 def pairs_of(responses: list[Response], **how: int) -> list[Pair]:
     """With their own scores as labels."""
     scores = iter(each.score for each in responses)
-    return make_pairs(responses, lambda output, truth: next(scores), **how)
+    return Pair.made(responses, lambda output, truth: next(scores), **how)
 
 
 class TestPairs:
@@ -72,15 +63,15 @@ class TestPairs:
     def test_one_prompt_with_two_truths_is_two_prompts(self) -> None:
         """Its responses are labelled by both: the same text is right by one and wrong by the other."""
         responses = [response("p", each, truth=truth) for truth in "45" for each in "45"]
-        pairs = make_pairs(responses, lambda output, truth: float(output == truth), per_prompt=9, seed=1)
+        pairs = Pair.made(responses, lambda output, truth: float(output == truth), per_prompt=9, seed=1)
         assert sorted((pair.chosen, pair.rejected) for pair in pairs) == [("4", "5"), ("5", "4")]
 
     def test_a_rule_has_to_return_a_number(self) -> None:
         scores = {"good": {"score": 2}, "bad": 1}
         two = [response("p", output) for output in scores]
-        assert make_pairs(two, lambda output, truth: scores[output], per_prompt=9, seed=1)
+        assert Pair.made(two, lambda output, truth: scores[output], per_prompt=9, seed=1)
         with pytest.raises(IterateError, match=r"reward_model\.label returned 'good'"):
-            make_pairs([response("p", "o")], lambda output, truth: "good", per_prompt=9, seed=1)
+            Pair.made([response("p", "o")], lambda output, truth: "good", per_prompt=9, seed=1)
 
 
 def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[str, Any]:
@@ -91,7 +82,7 @@ def by_semicolons(solution_str: str, ground_truth: object, **_: object) -> dict[
 
 
 def steps_of(rule: Rule, prompt: str, output: str, truth: object) -> Steps:
-    (steps,) = make_steps([response(prompt, output, truth=truth)], rule, per_prompt=1, seed=1)
+    (steps,) = Steps.made([response(prompt, output, truth=truth)], rule, per_prompt=1, seed=1)
     return steps
 
 
@@ -101,7 +92,7 @@ class TestSteps:
             *(response("p", "a;b;rest", truth=truth) for truth in "aab"),
             *(response("p", "no step", truth="a"), response("p", "xa;", truth="a", step=2)),
         ]
-        assert make_steps(rollouts, by_semicolons, per_prompt=9, seed=1) == [
+        assert Steps.made(rollouts, by_semicolons, per_prompt=9, seed=1) == [
             Steps("p", ["a;", "b;"], [True, False]),
             Steps("p", ["a;", "b;"], [False, True]),
             Steps("p", ["xa;"], [True]),
@@ -110,7 +101,7 @@ class TestSteps:
     def test_no_prompt_has_too_many_and_the_seed_draws(self) -> None:
         rollouts = [response("p", f"{letter};", truth="a") for letter in "abcdefgh"]
         first, again, other = (
-            make_steps(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
+            Steps.made(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
         )
         assert first == again != other
         assert len({example.completions[0] for example in first}) == 3
@@ -176,7 +167,7 @@ steps = st.builds(Steps, text, st.lists(text, max_size=2), st.lists(st.booleans(
 def test_files_keep_every_character(tmp_path_factory, examples) -> None:
     file = tmp_path_factory.mktemp("examples") / "examples.jsonl"
     write_examples(file, examples)
-    assert read_examples(file, type(examples[0]) if examples else Pair) == examples
+    assert (type(examples[0]) if examples else Pair).read(file) == examples
 
 
 def write_rollouts(folder: Path, step: int, outputs: list[str]) -> None:
@@ -230,7 +221,7 @@ def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: f
     for seed in range(30 if share == 0.1 else 1):
         this.seed = seed
         assert collect(this)["replayed"] == drawn
-        draws.append({each.completions[0] for each in read_examples(this.mixture, Steps)[90:]})
+        draws.append({each.completions[0] for each in Steps.read(this.mixture)[90:]})
         assert len(draws[-1]) == drawn
         third.update(int(each[3:-1]) // 100 for each in draws[-1])
     if share == 0.1:
@@ -245,8 +236,8 @@ def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(t
     this, second = rounds_of_steps(tmp_path, replay=0.9, replay_from=str(first))
     results = collect(this)
 
-    own, held_out = (read_examples(file, Steps) for file in (this.training_pairs, this.held_out_pairs))
-    mixture = read_examples(this.mixture, Steps)
+    own, held_out = (Steps.read(file) for file in (this.training_pairs, this.held_out_pairs))
+    mixture = Steps.read(this.mixture)
     assert 0 < len(held_out) < 40
     # Nine times the new ones are wanted, more than there are: all of the other run's that may be trained on.
     wanted = [example for example in old if example.prompt not in {each.prompt for each in held_out}]

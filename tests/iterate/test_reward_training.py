@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.iterate.examples import Pair, Steps, read_examples, write_examples
+from grpo_verl_ext.iterate.examples import Pair, Steps, write_examples
 from grpo_verl_ext.iterate.reward_training import of_trl, train_reward_model
 from grpo_verl_ext.rewards.learned import LearnedReward
 
@@ -62,7 +62,7 @@ def test_it_learns_the_labels_and_goes_on_from_there(job: Job, tmp_path: Path) -
 
     learned = LearnedReward.load(job["target"], of_steps=job["steps"])
     if job["steps"]:
-        held_out = read_examples(Path(job["held_out"]), Steps)[0]
+        held_out = Steps.read(Path(job["held_out"]))[0]
         response, ends = "".join(held_out.completions), [*accumulate(map(len, held_out.completions))]
         scores = learned.scores_of_steps(held_out.prompt, response, ends)
         assert [score > 0.5 for score in scores] == held_out.labels

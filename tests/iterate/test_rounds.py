@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from processes import Spoken
 
 from grpo_verl_ext.iterate import rounds
-from grpo_verl_ext.iterate.examples import Pair, read_examples
-from grpo_verl_ext.iterate.rounds import RoundRecord, read_manifest, run_rounds
+from grpo_verl_ext.iterate.examples import Pair
+from grpo_verl_ext.iterate.rounds import IterateManifest, run_rounds
 from grpo_verl_ext.iterate.settings import (
     IterateError,
     IterateSettings,
@@ -120,8 +120,8 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
         run(settings(tmp_path))
 
 
-def records(folder: Path) -> list[RoundRecord]:
-    return read_manifest(folder, json.loads((folder / "manifest.json").read_text())["settings"]).rounds
+def records(folder: Path) -> list[Any]:
+    return IterateManifest.read(folder, json.loads((folder / "manifest.json").read_text())["settings"]).rounds
 
 
 @pytest.mark.long
@@ -153,9 +153,9 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     # What the policy of round 2 does is new to the reward model of round 1.
     assert second["held_out_accuracy_before"] < first["held_out_accuracy_after"]
     assert second["held_out_accuracy_after"] > 0.9
-    history = set(read_examples(tmp_path / "killed" / "round-1" / "pairs.jsonl", Pair))
-    mixture = read_examples(tmp_path / "killed" / "round-2" / "mixture.jsonl", Pair)
-    own = read_examples(tmp_path / "killed" / "round-2" / "pairs.jsonl", Pair)
+    history = set(Pair.read(tmp_path / "killed" / "round-1" / "pairs.jsonl"))
+    mixture = Pair.read(tmp_path / "killed" / "round-2" / "mixture.jsonl")
+    own = Pair.read(tmp_path / "killed" / "round-2" / "pairs.jsonl")
     assert set(mixture[len(own) :]) <= history
     # 10 % of the mixture, rounded to whole pairs.
     assert abs(len(mixture) - len(own) - 0.1 * len(mixture)) <= 1

@@ -8,9 +8,10 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.preflight import ADVICE, CHECKS
 from grpo_verl_ext.verl_plugin import features
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, TRAINER_MODES
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP
 from grpo_verl_ext.verl_plugin.features import all_features, load_named
 
 
@@ -22,7 +23,7 @@ def test_every_part_in_the_trainer_is_mixed_into_every_mode():
         "StoredResponsesMixin",
         "OtherRewardsMixin",
     ]
-    for mode in TRAINER_MODES:
+    for mode in OUR_MODES:
         lineage = get_trainer_cls(mode).__mro__
         assert [each for each in lineage if each in parts] == parts
 

@@ -105,8 +105,8 @@ def test_a_name_of_another_package_stays_its_own(python: Python) -> None:
         import verl
         from grpo_verl_ext import catalogue
         from grpo_verl_ext.catalogue.clipped import clipped_loss
-        from grpo_verl_ext.catalogue.averages import TOKEN_MEAN
-        catalogue.LOSSES["vanilla"] = clipped_loss("vanilla", TOKEN_MEAN)  # a name that verl itself registers
+        from grpo_verl_ext.catalogue.averages import AVERAGES
+        catalogue.LOSSES["vanilla"] = clipped_loss("vanilla", AVERAGES["token-mean"])  # verl has the name
         from omegaconf import OmegaConf
         from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn, register_adv_est
         from grpo_verl_ext.preflight.algorithm import _check_names

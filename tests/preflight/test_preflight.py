@@ -13,10 +13,11 @@ from processes import Python
 from safetensors.torch import save, save_file
 
 from grpo_verl_ext import driver, preflight
+from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.preflight import environment
 from grpo_verl_ext.utils.errors import Finding, Problem, SettingError, Severity
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.config import TRAINER_MODES, Options
+from grpo_verl_ext.verl_plugin.config import Options
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def data(tmp_path: Path) -> Path:
 
 
 Config = Callable[..., DictConfig]
-MODES, ONES = ("sync", *TRAINER_MODES), torch.ones(2)
+MODES, ONES = ("sync", *OUR_MODES), torch.ones(2)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,7 @@ def test_the_modes_are_those_that_exist() -> None:
     from grpo_verl_ext.verl_plugin import trainer_modes
 
     ours = [name for name, mode in TRAINER_REGISTRY.items() if mode.__module__ == trainer_modes.__name__]
-    assert tuple(ours) == TRAINER_MODES
+    assert tuple(ours) == OUR_MODES
 
 
 class TestGvpo:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from mini_batches import actor_config, ragged_batch, value_and_gradient
 
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS, cut
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS
 from grpo_verl_ext.proof.invariance import PRESET_CASES
 
 CASES = {case.name: case for case in PRESET_CASES}
@@ -44,7 +44,7 @@ def test_dppo_is_its_formula_at_every_cut(
     for split in SPLITS:
         config = actor_config(CASES[name], use_kl_loss=False, use_dynamic_bsz=split == "dynamic")
         for dp_size in (1, 2, 4):
-            value, gradient = value_and_gradient(config, batch, cut(batch.lengths, split, dp_size))
+            value, gradient = value_and_gradient(config, batch, batch.cut(split, dp_size))
             # The value is a sum of both signs, measured by the size of its gradient.
             assert abs(value - value_wanted) <= 1e-12 * max(abs(value_wanted), wanted.abs().sum())
             assert (gradient - wanted).abs().max() <= 1e-12 * wanted.abs().max(), (split, dp_size)

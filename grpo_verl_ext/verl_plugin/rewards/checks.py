@@ -11,7 +11,6 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Off, Trainer, refused
 from grpo_verl_ext.catalogue.verls import (
     KL_IN_REWARD,
-    ON_KL_IN_LOSS,
     OVERLONG_MANAGER,
     PUNISHES,
     advise_punishment,
@@ -22,6 +21,7 @@ from grpo_verl_ext.rewards import functions, weighted_sum
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import (
+    ACTOR,
     AGENT_LOOP,
     MODEL,
     REWARD_MANAGER,
@@ -257,7 +257,7 @@ _OTHER_REWARDS = (
             KL_IN_REWARD,
             f"is subtracted from {_UNREAD}",
             when=If("algorithm.kl_ctrl.kl_coef"),
-            line=ON_KL_IN_LOSS,
+            line=Line(f"{KL_IN_REWARD}=false", f"{ACTOR}.use_kl_loss=true"),
         ),
         Off(PUNISHES, f"is added to {_UNREAD}", when=overlong_punishment),
     ),

@@ -16,7 +16,7 @@ from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
 from grpo_verl_ext.catalogue import LOSSES
-from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout, cut
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, Rollout
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
@@ -46,7 +46,7 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
         number = torch.arange(len(rows))
         seen = MiniBatchRows(padded[..., 0], *tokens.values(), mask, number, number, seed=0)
         statistic = record.needs.compute(seen, config).broadcast_to(mask.shape)
-    with wire.STATISTIC.set(statistic):
+    with wire.passing(statistic=statistic):
         loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
             log_prob=log_prob,
             **tokens,
@@ -234,7 +234,7 @@ def test_equals_trl_on_the_whole_mini_batch(name: str, trainers: tuple[type, typ
     batch = ragged_batch(F64)
     clips = {"clip_ratio_low": 0.4, "clip_ratio_high": 0.4} if name == "gmpo" else {}
     config = actor_config(CASES[name], use_kl_loss=False, **clips)
-    value, gradient = value_and_gradient(config, batch, cut(batch.lengths, "whole", 1))
+    value, gradient = value_and_gradient(config, batch, batch.cut("whole", 1))
     trls_value, trls_gradient = by_trl(trainers[name == "gmpo"], TRLS[name], batch)
     assert value.item() == pytest.approx(trls_value, rel=1e-6)
     largest = float(trls_gradient.abs().max())
