@@ -11,13 +11,12 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.requires import Condition, In
-from grpo_verl_ext.config import load_foreign
 from grpo_verl_ext.utils.errors import Problem
 from grpo_verl_ext.utils.keys import written
 from grpo_verl_ext.utils.options import Section
@@ -71,14 +70,16 @@ def all_features() -> tuple[Feature, ...]:
 @functools.cache
 def foreign_features() -> tuple[Feature, ...]:
     """Return the records of other packages' features; one that fails is in `FAILED`."""
-
-    def load(entry: EntryPoint) -> Feature:
-        record = entry.load()
-        if not isinstance(record, Feature):
-            raise TypeError("it must name a Feature")
-        return record
-
-    return load_foreign(entry_points(group="grpo_verl_ext.features"), load, FAILED)
+    found = []
+    for entry in entry_points(group="grpo_verl_ext.features"):
+        try:
+            record = entry.load()
+            if not isinstance(record, Feature):
+                raise TypeError("it must name a Feature")
+            found.append(record)
+        except Exception as error:  # noqa: BLE001  # another package's fault must cost its own part alone
+            FAILED[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
+    return tuple(found)
 
 
 def load_named(name: str) -> Any:
