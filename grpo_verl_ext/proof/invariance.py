@@ -144,10 +144,10 @@ def measure(
         alone, training = training_of(case, use_kl_loss=False, entropy_coeff=0), training_of(case, **_BESIDE)
         is_constant = not alone.weights(alone.rows(rollout)).any()
         rows = training.rows(rollout)
-        whole = training.value_and_gradient(rows)
+        whole = rows.value_and_gradient(training.actor)
         scales = torch.maximum(whole[0].abs(), whole[1].abs().sum()), whole[1].abs().max()
         for dp_size, split in itertools.product(dp_sizes, SPLITS):
-            found = training.value_and_gradient(rows, rows.cut(split, dp_size))
+            found = rows.value_and_gradient(training.actor, rows.cut(split, dp_size))
             # NaN where one of them has it, or the scale is 0.
             columns = zip(found, whole, scales, strict=True)
             of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)
