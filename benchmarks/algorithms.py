@@ -28,11 +28,11 @@ from torch.profiler import ProfilerActivity, profile
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.workers.config import ActorConfig
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.proof.batch import ROWS_PER_PROMPT
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case, training_of
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 SHAPES = ((1024, 1024), (4096, 1024), (4096, 4096))
 
@@ -59,7 +59,7 @@ def estimator_calls(responses: int, tokens: int, device: str) -> dict[str, Call]
         1, mask.sum(-1, keepdim=True) - 1, torch.randint(0, 3, (responses, 1)).float().to(device)
     )
     index = np.array([f"prompt-{row // ROWS_PER_PROMPT}" for row in range(responses)], dtype=object)
-    functions = {"floor": floor, **ESTIMATOR_FUNCTIONS}
+    functions = {"floor": floor, **{name: get_adv_estimator_fn(name) for name in catalogue.ESTIMATORS}}
     # They read rewards of steps, or rewards by name: not the dense table of the others.
     del functions["grpo_process"], functions["gdpo_outcome"]
     functions |= {f"verl {name}": get_adv_estimator_fn(name) for name in ("grpo", "grpo_vectorized")}
@@ -79,7 +79,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     statistic = torch.zeros_like(old)
 
     def call(loss_fn: Callable[..., tuple[Tensor, dict[str, Any]]], config: ActorConfig) -> None:
-        with wire.GROUPS.set(groups), wire.STATISTIC.set(statistic):
+        with wire.passing(groups=groups, statistic=statistic):
             loss, metrics = loss_fn(
                 **arguments, loss_agg_mode=config.loss_agg_mode, config=config, rollout_is_weights=None
             )
@@ -93,7 +93,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
         config.global_batch_info.update(
             dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=responses
         )
-        loss_fn = LOSS_FUNCTIONS.get(case.loss_mode) or get_policy_loss_fn(case.loss_mode)
+        loss_fn = get_policy_loss_fn(case.loss_mode)
         calls[case.name] = partial(call, loss_fn, config)
     return calls
 

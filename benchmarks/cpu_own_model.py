@@ -70,7 +70,7 @@ def make_model(folder: Path) -> int:
     from common import save_model
     from transformers import Qwen2Tokenizer
 
-    from grpo_verl_ext.tasks.chain_sum.model import CHAT_TEMPLATE, build_tokenizer
+    from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
     bytes_and_marks = build_tokenizer()
     known = bytes_and_marks.get_vocab()
@@ -81,7 +81,7 @@ def make_model(folder: Path) -> int:
         eos_token=bytes_and_marks.eos_token,
         pad_token=bytes_and_marks.pad_token,
         extra_special_tokens=["<|im_start|>"],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=bytes_and_marks.chat_template,
     )
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)

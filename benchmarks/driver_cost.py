@@ -22,7 +22,6 @@ import platform
 import timeit
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -43,15 +42,15 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
-from grpo_verl_ext.verl_plugin.batch.sessions import ROW_KEYS, row_roles
+from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_steps
-from grpo_verl_ext.verl_plugin.wire import STEPS
+from grpo_verl_ext.verl_plugin.wire import passing
 
 SIZES = ((8192, 8192), (16384, 4096))
 GROUP_SIZE, STEPS_EACH, MINI_BATCHES = 8, 16, 4
@@ -198,15 +197,15 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
             "response_mask": data["response_mask"],
             "index": np.array(uids, dtype=object),
         }
-        if name not in ESTIMATOR_FUNCTIONS:
+        if name not in catalogue.ESTIMATORS:
             return partial(get_adv_estimator_fn(name), **arguments)
         config = {"adv_estimator": name, "grpo_ext": options}
         extra = Queue(rollout, ("extra_fields",)).rows if name == "grpo_process" else None
         steps = None if extra is None else collected_steps(rollout.batch, extra)
 
         def call() -> object:
-            with ROW_KEYS.set(rollout.batch.keys), nullcontext() if steps is None else STEPS.set(steps):
-                return ESTIMATOR_FUNCTIONS[name](**arguments, config=config)
+            with passing(row_keys=rollout.batch.keys, steps=steps):
+                return get_adv_estimator_fn(name)(**arguments, config=config)
 
         return call
 
@@ -217,7 +216,7 @@ def sessions(rollout: Rollout) -> Call:
     uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
 
     def call() -> object:
-        with ROW_KEYS.set(rollout.batch.keys):
+        with passing(row_keys=rollout.batch.keys):
             return row_roles(GRPO.estimator, uids, torch.device("cpu"))
 
     return call
@@ -235,7 +234,7 @@ def verls_ragged(rollout: Rollout) -> Call:
 
 PARTS: dict[str, Callable[[Rollout], Call]] = {
     # gdpo_outcome reads rewards by name, which the rows do not have
-    **{f"estimator {name}": estimator(name) for name in ESTIMATOR_FUNCTIONS if name != "gdpo_outcome"},
+    **{f"estimator {name}": estimator(name) for name in catalogue.ESTIMATORS if name != "gdpo_outcome"},
     "estimator dapo, truncated ones masked": estimator(
         "dapo", mask_truncated_completions=True, max_response_length=64
     ),

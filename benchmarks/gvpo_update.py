@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
 
-from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, choose, over_ranks, whole_groups
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan
 
 PROMPT, VOCABULARY = 32, 4096
 
@@ -195,18 +195,16 @@ def make_plan(case: Case, options: argparse.Namespace) -> Plan:
     loss, rows = LOSSES.get(options.losses[1]), options.prompts * options.responses // case.updates
     needs = None if loss is None else loss.needs
     of_prompts = needs is not None and needs.of_prompts
-    return choose(
-        Cut(
-            engine="fsdp2",
-            ranks=case.ranks,
-            group_size=options.responses if of_prompts else rows,
-            of_prompts=of_prompts,
-            mini_batch=rows,
-            micro_batch=case.micro_batch,
-            budget=budget(options),
-            longest=PROMPT + options.tokens,
-        )
-    )
+    return Cut(
+        engine="fsdp2",
+        ranks=case.ranks,
+        group_size=options.responses if of_prompts else rows,
+        of_prompts=of_prompts,
+        mini_batch=rows,
+        micro_batch=case.micro_batch,
+        budget=budget(options),
+        longest=PROMPT + options.tokens,
+    ).plan()
 
 
 def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) -> TensorDict:
@@ -246,8 +244,8 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
 
 def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> list[list[int]]:
     """Return the rows of each rank, all groups being complete."""
-    units = whole_groups(prompts, plan.unit)
-    return over_ranks(units, workload, case.ranks, plan, len(prompts) // case.updates)
+    units = plan.whole_groups(prompts)
+    return plan.over_ranks(units, workload, case.ranks, len(prompts) // case.updates)
 
 
 def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.Namespace) -> float:
@@ -297,7 +295,7 @@ def imbalance() -> Table:
     for ranks in (2, 4, 8, 16):
         for micro_batch in (group, group // 2, 1):
             cut = Cut("fsdp2", ranks, group, mini_batch, micro_batch, budget=0, longest=0)
-            plan = choose(cut)
+            plan = cut.plan()
             found: list[list[float]] = []
             for seed in range(20):
                 generator = torch.Generator().manual_seed(seed)

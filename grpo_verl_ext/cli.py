@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from grpo_verl_ext.tasks.commands import prepare
-from grpo_verl_ext.utils.console import interruptible, one_message, print_any_character
+from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
+from grpo_verl_ext.utils.console import interruptible, make_console, one_message, print_any_character
 from grpo_verl_ext.utils.left import LEFT
 
 
@@ -52,9 +52,10 @@ app = typer.Typer(
 )
 _ablate = typer.Typer(help="Compare variants: train each with every seed, and report the differences.")
 _iterate = typer.Typer(help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.")
+_prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
 app.add_typer(_ablate, name="ablate", cls=_Commands, no_args_is_help=True)
 app.add_typer(_iterate, name="iterate", cls=_Commands, no_args_is_help=True)
-app.add_typer(prepare, name="prepare", cls=_Commands)
+app.add_typer(_prepare, name="prepare", cls=_Commands)
 
 _Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
 _Training = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="Set verl's key=value.")]
@@ -66,6 +67,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.
 _ConfigFile = Annotated[Path, typer.Argument(help="Read this file: examples/iterate_chain_sum.yaml.")]
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
+_Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
@@ -294,3 +296,42 @@ def _ablate_report(
         from grpo_verl_ext.ablation.terminal import print_report
 
         print_report(source, output=output)
+
+
+def _prepare_task(
+    context: typer.Context,
+    seed: Annotated[int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")] = 1,
+    force: _Force = False,
+) -> None:
+    # torch takes seconds to import, and `--help` must not
+    from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
+
+    with one_message(task := str(context.info_name)):
+        run_prepare(task, seed, force=force)
+
+
+for _name in TASKS:
+    _prepare.command(_name, help="Make this embedded task's data, tokenizer and warm-started model.")(
+        _prepare_task
+    )
+
+
+@_prepare.command("gsm8k_tags")
+def _prepare_gsm8k_tags(
+    source: Annotated[
+        Path,
+        typer.Option(help="Read train and test from this folder, .jsonl or .parquet; nothing is fetched."),
+    ],
+    *,
+    folder: Annotated[
+        Path | None, typer.Option(help="Write into this folder instead of the cache folder.")
+    ] = None,
+    force: _Force = False,
+) -> None:
+    """Write GSM8K's problems with a system prompt that asks for the tags."""
+    from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
+
+    with one_message("gsm8k_tags"):
+        outcome = prepare_gsm8k_tags(source, folder, force=force)
+    words = "{train} training and {test} test prompts".format(**outcome.manifest["found"])
+    make_console().print(outcome.words(words))

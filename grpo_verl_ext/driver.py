@@ -26,11 +26,13 @@ from wrapt import register_post_import_hook
 from grpo_verl_ext import __version__
 from grpo_verl_ext.utils.console import print_any_character, say
 from grpo_verl_ext.utils.errors import SettingError, Severity
-from grpo_verl_ext.utils.keys import CHECK_VARIABLE, PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
-from grpo_verl_ext.utils.which_ray import OWN, WhichRay, which_ray
+from grpo_verl_ext.utils.keys import PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
+from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
 
 _PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
 """Key that is set in the configuration of a training that was prepared."""
+_CHECK_VARIABLE = "GRPO_VERL_EXT_CHECK"
+"""Environment variable with which the driver reports on its training and ends; empty and ``0`` are none."""
 _PYTHON = "runtime_env.py_executable"
 """Key of the program that Ray runs to start a worker."""
 
@@ -42,7 +44,8 @@ def register_checks() -> None:
     unchecked = "no setting of grpo_verl_ext is checked before the training"
     for name, module in (("validate_config", "verl.utils.config"), ("run_ppo", "verl.trainer.main_ppo")):
         patch = functools.partial(_patch, name)
-        register_post_import_hook(patches.or_warn(patch, "driver", unchecked), module)
+        apply = functools.partial(patches.apply_or_warn, patch, "driver", unchecked)
+        register_post_import_hook(apply, module)
 
 
 def _patch(name: str, module: Any) -> None:
@@ -71,9 +74,9 @@ def _prepare_training(config: DictConfig) -> None:
     """
     from grpo_verl_ext.verl_plugin import usage
 
-    if (asked := os.environ.get(CHECK_VARIABLE, "")) not in ("", "0"):
+    if (asked := os.environ.get(_CHECK_VARIABLE, "")) not in ("", "0"):
         print_any_character()
-        print(f"grpo_verl_ext {__version__}: checked, not trained ({CHECK_VARIABLE}={asked})", flush=True)
+        print(f"grpo_verl_ext {__version__}: checked, not trained ({_CHECK_VARIABLE}={asked})", flush=True)
         try:
             from grpo_verl_ext.preflight import report
 
@@ -126,8 +129,8 @@ def _settle_ray(config: DictConfig) -> WhichRay:
     section = config.ray_kwargs.ray_init
     ray = which_ray(address=section.get("address"))
     with open_dict(section):
-        if ray.address == OWN:
-            section.address = OWN
+        if ray.is_own:
+            section.address = ray.address
             if not OmegaConf.select(section, _PYTHON):
                 OmegaConf.update(section, _PYTHON, forked_worker.COMMAND)
         else:

@@ -26,7 +26,6 @@ from grpo_verl_ext.algorithms.validation import TensorError, check_floating, che
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.options import read_section
 
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
 _COLUMNS = (*_ARGUMENTS, "advantages", "rewards", "groups", "reward_weights", "rollout_is_weights")
@@ -148,7 +147,7 @@ def _evaluated(
     options: Any = None
     if loss.options is not None:
         own = {name: plain[name] for name in loss.options.model_fields}
-        options = read_section(loss.options, own, algorithm.name)
+        options = loss.options.read(own, algorithm.name)
     statistic: Any = compute.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
     if isinstance(loss, GroupLoss):
         groups = compute.group_rows(tokens, group, statistic, options.gvpo_alpha)

@@ -12,7 +12,6 @@ import grpo_verl_ext
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.utils.options import read_section
 from grpo_verl_ext.verl_plugin.config import Options
 
 
@@ -62,7 +61,7 @@ def test_what_has_left_is_refused_with_where_it_went(words: list[str], said: str
 
 def test_an_option_that_has_left_is_refused_with_where_it_went() -> None:
     with pytest.raises(SettingError, match=r"has left\. Use instead: algorithm\.grpo_ext\.reward_model"):
-        read_section(Options, {"step_reward_model": "x"}, SECTION)
+        Options.read({"step_reward_model": "x"}, SECTION)
 
 
 def paths_of(command: Any, before: str = "") -> Iterator[str]:

@@ -29,9 +29,6 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grpo_verl_ext.tasks.causal_lm import sample
 from grpo_verl_ext.tasks.chain_sum.model import (
-    CHAT_TEMPLATE,
-    MARKS,
-    WORDS,
     accuracy,
     build_model,
     build_tokenizer,
@@ -55,15 +52,17 @@ def with_joined_digits() -> PreTrainedTokenizerFast:
     """The task's tokenizer, but that two digits in a row are one token."""
     letters = [bytes_to_unicode()[byte] for byte in range(256)]
     pairs = [(one, other) for one in DIGITS for other in DIGITS]
-    words = [*letters, *(one + other for one, other in pairs), *MARKS]
+    own = build_tokenizer()
+    end_of_text, turn_start, turn_end, *roles_and_tags = own.get_added_vocab()
+    words = [*letters, *(one + other for one, other in pairs), end_of_text, turn_start, turn_end]
     raw = Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, pairs))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     raw.decoder = decoders.ByteLevel()
     made = PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token=MARKS[2], pad_token=MARKS[0], extra_special_tokens=[MARKS[1]],
-        chat_template=CHAT_TEMPLATE,
+        tokenizer_object=raw, eos_token=turn_end, pad_token=end_of_text, extra_special_tokens=[turn_start],
+        chat_template=own.chat_template,
     )  # fmt: skip
-    made.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
+    made.add_tokens([AddedToken(word, normalized=False) for word in roles_and_tags])
     return made
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -162,6 +161,8 @@ class GridSettings(Document):
         squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
         self.spread_factor = math.sqrt(max([2, *squares]) / 2)
         """The largest standard deviation of a comparison, over that of a difference of two variants."""
+        self.shown = self.primary or Primary(self.metrics[0], "area")
+        """The number whose differences a report shows: the primary, else the area of the first metric."""
         self.own_control: Comparison | None = None
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
         if self.control is not None and self.control.variant is not None:
@@ -186,63 +187,3 @@ class GridSettings(Document):
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""
         return {key: value for key, value in as_plain(self).items() if key != "folder"}
-
-
-def contradictions(grid: GridSettings) -> Iterator[str]:
-    """Name what a declaration lacks, and what in it does not fit the grid, with what to type."""
-    claims, seeds, control = bool(grid.expect), len(grid.seeds), grid.control
-    for key in ("primary", "margin", "checks", "starts"):
-        if getattr(grid, key) and not (claims if key == "starts" else grid.is_declared):
-            another = next((name for name in grid.overrides if name != grid.base_variant), "<variant>")
-            line = f"'expect=[{{variant: {another}, is: higher}}]'"
-            yield f"{key} is given, but expect is empty: nothing is claimed. Type: {line}, or remove {key}"
-    measures = f"a metric and one of {', '.join(get_args(Measure))}"
-    needs = {
-        "primary": (claims or grid.own_control, measures, "'primary={metric: <metric>, measure: area}'"),
-        "margin": (claims, "the smallest difference that matters", "margin=0.05"),
-        "control": (claims, "a known difference, which a setting that can show one must show", _CONTROL),
-    }
-    for key, (is_needed, valid, line) in needs.items():
-        if is_needed and getattr(grid, key) is None:
-            yield f"{key} is not given; valid is {valid}. Type: {line}"
-    starts = grid.starts or Starts(seeds, seeds)
-    if claims and not FEWEST <= starts.first <= starts.most <= seeds:
-        given = f"starts is {{first: {starts.first}, most: {starts.most}}}, and " if grid.starts else ""
-        yield (
-            f"{given}seeds has {seeds}; valid is {FEWEST} ≤ first ≤ most ≤ number of seeds. "
-            f"Type: 'starts={{first: 4, most: 8}}' 'seeds=[1,2,3,4,5,6,7,8]'"
-        )
-    if control is not None:
-        is_own = control.grid is None and None not in (control.variant, control.is_)
-        if not is_own and (control.grid is None or control != Control(grid=control.grid)):
-            given = as_plain(grid)["control"].items()
-            given = ", ".join(f"{key}: {each}" for key, each in given if each is not None)
-            yield f"control is {{{given}}}; valid are variant and is, or grid alone. Type: {_CONTROL}"
-    yield from _wrong_comparisons(grid)
-
-
-_CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folder of a grid with a control>}'"
-
-
-def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
-    found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
-    found |= {"control": grid.own_control} if grid.own_control else {}
-    named = {key: [*each.weights] for key, each in found.items()}
-    named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
-    for key, names in named.items():
-        for name in names:
-            if name not in grid.overrides:
-                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
-    for key, comparison in found.items():
-        if 0 in comparison.weights.values():
-            yield (
-                f"{key} compares {comparison.variant} with itself; valid are different variants, and against "
-                f"is the baseline, {grid.base_variant}, unless it is given. Write against: <another variant>"
-            )
-    for index, given in enumerate(grid.expect):
-        number = grid.comparisons[index].number
-        if number is not None and (grid.starts or given.minus or not math.isfinite(number)):
-            yield (
-                f"expect[{index}].against is {number:g}; valid is a variant, or a finite number without "
-                f"minus and starts, which are about variants. Write a variant, or remove minus and starts"
-            )

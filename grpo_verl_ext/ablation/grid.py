@@ -1,4 +1,4 @@
-"""The runs that a grid file of ``grpo-verl-ext ablate`` describes, and what their folder keeps of it.
+"""Read a grid file of ``grpo-verl-ext ablate``, refuse what does not fit in it, list its runs, and keep it.
 
 A declaration cannot change once a run has begun, not even when the records of its runs are removed: each
 beginning is noted in ``<folder>.beginnings.json``, beside the folder.
@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_args
 
-from grpo_verl_ext.ablation.declaration import GridSettings, contradictions
+from grpo_verl_ext.ablation.declaration import FEWEST, Control, GridSettings, Measure, Starts
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
-from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_json, read_yaml
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
 from grpo_verl_ext.utils.files import write_whole
 
 GRID = "grid.json"
 """The copy of the grid in its folder."""
-_Kind = TypeVar("_Kind")
 
 
 class AblationError(ValueError):
@@ -46,15 +46,11 @@ class GridRun:
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     """Read a grid file, apply ``key=value`` overrides, and check everything that needs no verl."""
-    return _checked(read_yaml(file, GridSettings, AblationError, overrides))
+    return checked(read_yaml(file, GridSettings, AblationError, overrides))
 
 
-def read_kept(content: dict[str, Any], folder: Path) -> GridSettings:
-    """Make a grid from what `GridSettings.as_dict` gave."""
-    return _checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings))
-
-
-def _checked(settings: GridSettings) -> GridSettings:
+def checked(settings: GridSettings) -> GridSettings:
+    """Return the settings, or refuse what in them does not fit together."""
     axes, seeds = settings.axes, settings.seeds
     different = len({*seeds}) if any("{seed}" in override for override in settings.seed_overrides) else 1
     if different < len(seeds):
@@ -78,7 +74,7 @@ def _checked(settings: GridSettings) -> GridSettings:
                 f"letters, digits and ._- that no other variant has, in upper or lower case. Rename a label"
             )
         names.add(name.casefold())
-    for fault in contradictions(settings):
+    for fault in _contradictions(settings):
         raise AblationError(fault)
     return settings
 
@@ -95,6 +91,66 @@ def runs_of(settings: GridSettings) -> list[GridRun]:
     return found
 
 
+def _contradictions(grid: GridSettings) -> Iterator[str]:
+    """Name what a declaration lacks, and what in it does not fit the grid, with what to type."""
+    claims, seeds, control = bool(grid.expect), len(grid.seeds), grid.control
+    for key in ("primary", "margin", "checks", "starts"):
+        if getattr(grid, key) and not (claims if key == "starts" else grid.is_declared):
+            another = next((name for name in grid.overrides if name != grid.base_variant), "<variant>")
+            line = f"'expect=[{{variant: {another}, is: higher}}]'"
+            yield f"{key} is given, but expect is empty: nothing is claimed. Type: {line}, or remove {key}"
+    measures = f"a metric and one of {', '.join(get_args(Measure))}"
+    needs = {
+        "primary": (claims or grid.own_control, measures, "'primary={metric: <metric>, measure: area}'"),
+        "margin": (claims, "the smallest difference that matters", "margin=0.05"),
+        "control": (claims, "a known difference, which a setting that can show one must show", _CONTROL),
+    }
+    for key, (is_needed, valid, line) in needs.items():
+        if is_needed and getattr(grid, key) is None:
+            yield f"{key} is not given; valid is {valid}. Type: {line}"
+    starts = grid.starts or Starts(seeds, seeds)
+    if claims and not FEWEST <= starts.first <= starts.most <= seeds:
+        given = f"starts is {{first: {starts.first}, most: {starts.most}}}, and " if grid.starts else ""
+        yield (
+            f"{given}seeds has {seeds}; valid is {FEWEST} ≤ first ≤ most ≤ number of seeds. "
+            f"Type: 'starts={{first: 4, most: 8}}' 'seeds=[1,2,3,4,5,6,7,8]'"
+        )
+    if control is not None:
+        is_own = control.grid is None and None not in (control.variant, control.is_)
+        if not is_own and (control.grid is None or control != Control(grid=control.grid)):
+            values = vars(control).items()
+            given = ", ".join(f"{key.rstrip('_')}: {each}" for key, each in values if each is not None)
+            yield f"control is {{{given}}}; valid are variant and is, or grid alone. Type: {_CONTROL}"
+    yield from _wrong_comparisons(grid)
+
+
+_CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folder of a grid with a control>}'"
+
+
+def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
+    found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
+    found |= {"control": grid.own_control} if grid.own_control else {}
+    named = {key: [*each.weights] for key, each in found.items()}
+    named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
+    for key, names in named.items():
+        for name in names:
+            if name not in grid.overrides:
+                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
+    for key, comparison in found.items():
+        if 0 in comparison.weights.values():
+            yield (
+                f"{key} compares {comparison.variant} with itself; valid are different variants, and against "
+                f"is the baseline, {grid.base_variant}, unless it is given. Write against: <another variant>"
+            )
+    for index, given in enumerate(grid.expect):
+        number = grid.comparisons[index].number
+        if number is not None and (grid.starts or given.minus or not math.isfinite(number)):
+            yield (
+                f"expect[{index}].against is {number:g}; valid is a variant, or a finite number without "
+                f"minus and starts, which are about variants. Write a variant, or remove minus and starts"
+            )
+
+
 def keep_grid(settings: GridSettings) -> None:
     """Write the grid, with the seeds of the runs begun there, into its folder; note its beginning."""
     folder, earlier = Path(settings.folder), check_unchanged(settings)
@@ -108,10 +164,13 @@ def keep_grid(settings: GridSettings) -> None:
     write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
 
 
-def read_kept_grid(folder: Path) -> GridSettings:
-    """Read what `keep_grid` wrote into a folder, which may have been moved."""
+def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
+    """Read what `keep_grid` wrote into and beside a folder, which may have been moved."""
+    beginnings = read_beginnings(folder)
     try:
-        return read_kept(read_json(folder / GRID, dict[str, Any]), folder)
+        content = parse_json((folder / GRID).read_bytes(), dict[str, Any])
+        settings = parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings)
+        return checked(settings), beginnings
     except (ValueError, OSError) as error:
         raise AblationError(f"{folder / GRID} is not a grid ({error}). It was left in place") from error
 
@@ -123,7 +182,7 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
     """
     folder, earlier = Path(settings.folder), None
     if (folder / GRID).is_file():
-        kept = read_kept_grid(folder)
+        kept, _ = read_begun(folder)
         earlier = kept if any(run.training.folder.is_dir() for run in runs_of(kept)) else None
     if earlier is not None and settings.is_declared and not earlier.is_declared:
         raise AblationError(
@@ -171,14 +230,5 @@ class Beginning(Document):
 def read_beginnings(folder: Path) -> list[Beginning]:
     """Read what `keep_grid` noted beside the folder, the first beginning first."""
     file = Path(f"{folder.resolve()}.beginnings.json")
-    return read_if_there(file, list[Beginning], "a list of when the grid was begun") or []
-
-
-def read_if_there(
-    file: Path, kind: type[_Kind], what: str, then: str = "type folder=<another>"
-) -> _Kind | None:
-    """Read a file that this package wrote, and refuse what is not ``what``; None where there is none."""
-    try:
-        return read_json(file, kind) if file.exists() else None
-    except (ValueError, OSError) as error:
-        raise AblationError(f"{file} is not {what} ({error}). It was left in place; {then}") from error
+    what = "a list of when the grid was begun"
+    return read_if_there(file, list[Beginning], AblationError, what) or []

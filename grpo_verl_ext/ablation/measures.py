@@ -8,64 +8,22 @@ at more: the power holds for each whatever the others show, and is understated w
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import integrate, special, stats
 
-from grpo_verl_ext.ablation.declaration import FEWEST, Primary
-from grpo_verl_ext.ablation.table import Results
+from grpo_verl_ext.ablation.declaration import FEWEST
 
 CONFIDENCE = 0.95
 POWER = 0.8
 """Probability with which a difference is to be found."""
 MANY = 1000
 """Stands for as many starts or more."""
-_EXPLORED = ("final", "best", "area")
-"""Measures in the rows, for each metric."""
-
-
-def curves_of(results: Results, metric: str) -> dict[tuple[str, int], pd.Series[float]]:
-    """(variant, seed) → the metric by step, steps rising, of each run that is compared and has it."""
-    rows = results.table[results.table["metric"] == metric].set_index("step")
-    found = {name: own["value"] for name, own in rows.groupby("run", observed=True, sort=False)}
-    return {(run.variant, run.seed): found[run.name] for run in results.compared if run.name in found}
-
-
-def measured_runs(
-    results: Results, metric: str
-) -> tuple[dict[tuple[str, int], dict[str, float]], dict[str, list[str]]]:
-    """The measures of the compared runs whose curve is whole, and why the others are left out.
-
-    A whole curve reaches the last step and has all steps that most have. It is measured at these alone, for a
-    resumed run may lack steps, or have measured one that the others have not. The result is (variant, seed)
-    → measure → value, and reason, with {} for the runs → their names.
-    """
-    if metric in results.measured:
-        return results.measured[metric]
-    curves, last = curves_of(results, metric), results.settings.steps
-    counted = Counter(step for curve in curves.values() for step in curve.index)
-    usual = {step for step, count in counted.items() if 2 * count > len(curves)}
-    whole, reasons = {}, defaultdict[str, list[str]](list)
-    for run in results.compared if curves else ():
-        curve = curves.get((run.variant, run.seed))
-        if curve is None:
-            reasons["is missing in {}"].append(run.name)
-        elif curve.index[-1] < last:
-            reasons[f"ends at step {curve.index[-1]} of {last} in {{}}"].append(run.name)
-        elif lacking := sorted(usual - {*curve.index}):
-            steps = ", ".join(map(str, lacking))
-            reasons[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
-        elif usual:
-            whole[run.variant, run.seed] = measured(curve[curve.index.isin(usual)])
-    results.measured[metric] = (whole, reasons)
-    return whole, reasons
 
 
 def measured(curve: pd.Series[float]) -> dict[str, float]:
@@ -83,14 +41,6 @@ def measured(curve: pd.Series[float]) -> dict[str, float]:
         "second_half": curve.loc[min(last // 2 + 1, last) :].mean(skipna=False),
     }
     return {name: float(value) for name, value in found.items()}
-
-
-def values_of(results: Results, metric: str, measure: str) -> dict[str, dict[int, float]]:
-    """Variant → seed → measure of the finished runs whose curve is whole."""
-    found: dict[str, dict[int, float]] = {variant: {} for variant in results.variants}
-    for (variant, seed), numbers in measured_runs(results, metric)[0].items():
-        found[variant][seed] = numbers[measure]
-    return found
 
 
 def interval(values: NDArray[np.float64], level: float) -> tuple[NDArray[np.float64], ...]:
@@ -154,36 +104,8 @@ def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.isnan(p_values), np.nan, adjusted)
 
 
-def report_rows(results: Results) -> list[dict[str, Any]]:
-    """One for each metric, measure and variant that has finished runs with the metric, as plain values.
-
-    They have number, mean, standard deviation and 95 % interval of the seeds, what `compare` gives as
-    ``versus_…``, ``adjusted_p`` after Benjamini–Hochberg over the variants of this metric and measure, and
-    ``by_seed``.
-    """
-    primary, baseline = results.settings.primary, results.settings.base_variant
-    numbers: list[tuple[str, str]] = [(primary.metric, primary.measure)] if primary else []
-    numbers += [(metric, measure) for metric in results.settings.metrics for measure in _EXPLORED]
-    rows: list[dict[str, Any]] = []
-    for metric, measure in dict.fromkeys(numbers):
-        values, tested = values_of(results, metric, measure), []
-        for variant in (name for name in results.variants if values[name]):
-            row: dict[str, Any] = {"metric": metric, "measure": measure, "variant": variant}
-            summary = map(float, interval(np.array([*values[variant].values()]), CONFIDENCE))
-            row |= {"seeds": len(values[variant])}
-            row |= zip(("mean", "std", "low", "high"), summary, strict=True)
-            if variant != baseline and (versus := compare(values[variant], values[baseline])):
-                row |= {f"versus_{name}": value for name, value in vars(versus).items() if name != "by_seed"}
-            rows.append(row | {"adjusted_p": None, "by_seed": values[variant]})
-            tested += [rows[-1]] if row.get("versus_p") is not None else []
-        corrected = stats.false_discovery_control([row["versus_p"] for row in tested]) if tested else ()
-        for row, p in zip(tested, corrected, strict=True):
-            row["adjusted_p"] = float(p)
-    return rows
-
-
 @dataclass(frozen=True)
-class _Spread:
+class Spread:
     """Standard deviation of paired differences, and what it was estimated from."""
 
     sd: float
@@ -225,52 +147,3 @@ def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
     pairs = combinations(range(values.shape[-2]), 2)
     variances = [(values[..., i, :] - values[..., j, :]).var(axis=-1, ddof=1) for i, j in pairs]
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))
-
-
-def spread_of(results: Results, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> _Spread:
-    """Standard deviation of paired differences of the primary, over the seeds that all variants have.
-
-    It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
-    """
-    every = values_of(results, primary.metric, primary.measure)
-    values = [every[name] for name in variants]
-    common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
-    degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
-    shared = np.array([[each[seed] for seed in common] for each in values])
-    return _Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
-
-
-def first_spread(results: Results) -> _Spread | None:
-    """The spread over the declared first starts; None until all compared variants have finished them."""
-    declared = results.settings
-    primary = declared.primary
-    if declared.starts is None or primary is None or not declared.expect:
-        return None
-    first = declared.seeds[: declared.starts.first]
-    values = values_of(results, primary.metric, primary.measure)
-    if any(seed not in values[name] for name in declared.compared for seed in first):
-        return None
-    return spread_of(results, primary, declared.compared, first)
-
-
-def seeds_by_rule(results: Results) -> list[int]:
-    """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
-
-    ``starts.first`` of them until these are finished; then what ``margin`` takes at 80 %, at most
-    ``starts.most``, by a spread that is blind to the means. Without ``starts``, all. Nothing but the finished
-    runs is read, so that the number is the same after a kill.
-    """
-    declared = results.settings
-    if declared.starts is None:
-        return declared.seeds
-    spread, count = first_spread(results), declared.starts.first
-    if spread is not None and declared.margin is not None:
-        sd = spread.sd * declared.spread_factor
-        count = starts_needed(declared.margin, sd, declared.level, count, declared.starts.most)
-    return declared.seeds[:count]
-
-
-def finished_starts(results: Results, seeds: Sequence[int]) -> int:
-    """How many of these starts the compared variants have all finished."""
-    finished = {(run.variant, run.seed) for run in results.compared}
-    return sum(all((name, seed) in finished for name in results.settings.compared) for seed in seeds)

@@ -8,10 +8,11 @@ without scripts or network access, with its pictures in it.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,21 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from grpo_verl_ext.ablation.declaration import Primary
-from grpo_verl_ext.ablation.measures import (
-    CONFIDENCE,
-    Paired,
-    compare,
-    curves_of,
-    finished_starts,
-    interval,
-    measured_runs,
-    report_rows,
-    seeds_by_rule,
-    values_of,
-)
-from grpo_verl_ext.ablation.state import STEP_SECONDS, State
-from grpo_verl_ext.ablation.table import TABLE, CheckResult, Results, RunResult, write_table
+from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
+from grpo_verl_ext.ablation.results import CheckResult, Results
+from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome, control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
@@ -48,32 +37,24 @@ COLOURS: dict[str, str] = {
     "exploratory": "#57606a",
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
-_COSTS = {
-    "seconds": (STEP_SECONDS, "sum"),
-    "tokens": ("perf/total_num_tokens", "sum"),
-    "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
-}
 
 
 @dataclass
 class Report:
-    """Everything that a report shows."""
+    """Everything that a report shows: the comparison of the finished runs."""
 
     results: Results
-    costs: dict[str, dict[str, float]]
-    """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
-    missing: list[str]
-    """Metrics that no run has, or that end before the last step; a report begins with them."""
-    warnings: list[str]
-    verdicts: list[Verdict] = field(default_factory=list)
-    """One for each declared comparison; empty without a declaration."""
-    checks: list[CheckResult] = field(default_factory=list)
-    """The positive control and the manipulation checks; empty without a declaration."""
+    judged: tuple[list[CheckResult], list[Verdict]] | None = None
+    """The control with the manipulation checks, and the verdicts; None: as `judge` finds them."""
 
     def __post_init__(self) -> None:
-        settings, (base, *variants) = self.results.settings, self.results.variants
-        self.compared = settings.primary or Primary(settings.metrics[0], "area")
-        """The number whose differences are shown: the primary, else the area of the first metric."""
+        shown, (base, *variants) = self.results.settings.shown, self.results.variants
+        control = self.results.control or control_of(self.results.settings)
+        self.results = replace(self.results, control=control)
+        self.checks, self.verdicts = self.judged or judge(self.results)
+        self.missing = _missing(self.results)
+        """Metrics that no run has, or that end before the last step; a report begins with them."""
+        self.warnings = _warnings(self.results)
         verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
         controls = [
             ("control shown" if each.passed else "control missed", each.sentence)
@@ -88,75 +69,60 @@ class Report:
         self.exploratory: list[str] = []
         """The differences in words, where no verdict says them."""
         for each in self.verdicts:
-            other = f", {each.measure}" * (each.measure != self.compared.measure)
-            self.differences.append((f"{each.variant} − {each.against}{other}", each.variant, each))
-        values = values_of(self.results, self.compared.metric, self.compared.measure)
+            measure = f", {each.measure}" * (each.measure != shown.measure)
+            self.differences.append((f"{each.variant} − {each.against}{measure}", each.variant, each))
+        values = self.results.values[shown.metric, shown.measure]
         for variant in () if self.verdicts else variants:
             if found := compare(values[variant], values[base]):
                 self.differences.append((f"{variant} − {base}", variant, found))
-                self.exploratory.append(in_words(f"{variant} − {base}, {self.compared}", found))
-        checks = [
-            [
-                *(check.name, check.variant),
-                "–" if check.value is None else f"{check.value:.3g}".replace("-", "−"),
-                "passed" if check.passed else "missed",
-            ]
-            for check in self.checks
-        ]
-        costs = [
-            [variant, f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"]
-            for variant, of in self.costs.items()
-        ]
+                self.exploratory.append(in_words(f"{variant} − {base}, {shown}", found))
+        # A difference of differences is of no one variant, and looks like none.
+        names = dict.fromkeys([*self.results.variants, *(variant for _, variant, _ in self.differences)])
+        self.looks = {name: looks(number) for number, name in enumerate(names)}
+        """Colour, mark and line style of each variant in the pictures."""
+
+    @cached_property
+    def tables(self) -> list[tuple[str, Sequence[str], list[list[str]]]]:
+        """Title, columns and lines of the checks, where some were declared, and of the costs."""
+        checks, costs = list[list[str]](), list[list[str]]()
+        for check in self.checks:
+            value = "–" if check.value is None else f"{check.value:.3g}".replace("-", "−")
+            checks.append([check.name, check.variant, value, "passed" if check.passed else "missed"])
+        for variant, of in self.results.costs.items():
+            costs.append([variant, f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"])
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
-        tables = [
+        found: list[tuple[str, Sequence[str], list[list[str]]]] = [
             ("checks", ("check", "variant", "value", "result"), checks),
             ("what a run took, mean over seeds", of_costs, costs),
         ]
-        self.tables = [table for table in tables if table[2]]
-        """Title, columns and lines of the checks, where some were declared, and of the costs."""
+        return [table for table in found if table[2]]
 
 
-def report_of(results: Results) -> Report:
-    """Compare the finished runs, and put together what is shown of them."""
-    results = replace(results, control=results.control or control_of(results.settings))
-    settings, missing, (checks, verdicts) = results.settings, list[str](), judge(results)
+def _missing(results: Results) -> list[str]:
+    """Metrics that no run has logged, or that some lack or have not logged to the end."""
+    settings, missing = results.settings, list[str]()
     keys = dict.fromkeys(settings.metrics, "metrics")
     keys |= {settings.primary.metric: "primary"} if settings.primary else {}
     keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
     for metric, key in keys.items() if results.compared else ():
-        for why, names in measured_runs(results, metric)[1].items():
+        for why, names in results.missing[metric].items():
             fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
             missing.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
-        if not curves_of(results, metric):
+        if not results.curves[metric]:
             near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
             like = f"; like it are {', '.join(near)}" if near else ""
             fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
             missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
-    logged = {
-        name: {run: float(curve.agg(how)) for run, curve in curves_of(results, metric).items()}
-        for name, (metric, how) in _COSTS.items()
-    }
-    costs = {
-        variant: {name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()}
-        for variant in results.variants
-        if (own := [run for run in results.compared if run.variant == variant])
-    }
-    return Report(results, costs, missing, _warnings(results), verdicts, checks)
-
-
-def _asked_for(results: Results) -> list[RunResult]:
-    """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-    wanted = seeds_by_rule(results)
-    return [run for run in results.runs if run.seed in wanted or run.state is not State.WAITING]
+    return missing
 
 
 def _warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
-    wanted, settings = seeds_by_rule(results), results.settings
-    unfinished = [run for run in _asked_for(results) if run.state is not State.FINISHED]
-    finished = finished_starts(results, wanted)
-    beyond = finished_starts(results, settings.usable) - finished
+    wanted, settings = results.seeds, results.settings
+    unfinished = [run for run in results.asked_for if run.state is not State.FINISHED]
+    finished = len({*results.finished} & {*wanted})
+    beyond = len({*results.finished} & {*settings.usable}) - finished
     if settings.expect and finished < len(wanted):
         again = ". To finish them, run the same `ablate run` again" * bool(unfinished)
         are = f"{finished} of {len(wanted)} declared starts are finished and compared"
@@ -188,11 +154,7 @@ def _warnings(results: Results) -> list[str]:
 
 
 def write_files(report: Report, folder: Path) -> list[Path]:
-    """Write ``report.json``, ``report.md`` and ``metrics.parquet``, each whole or not at all.
-
-    ``report.json`` has everything, with the values by seed; ``metrics.parquet`` all that the report was made
-    from: see `write_table`.
-    """
+    """Write ``report.json``, which has everything, and ``report.md``, each whole or not at all."""
     content = {
         "statements": [{"label": label, "sentence": sentence} for label, sentence in report.statements],
         **{name: getattr(report, name) for name in ("verdicts", "checks", "missing", "warnings")},
@@ -201,7 +163,7 @@ def write_files(report: Report, folder: Path) -> list[Path]:
             {"declaration": each.declaration, "commit": each.commit, "at": each.at}
             for each in report.results.beginnings
         ],
-        **{"rows": report_rows(report.results), "costs": report.costs},
+        **{"rows": report.results.rows, "costs": report.results.costs},
     }
     write_whole(folder / "report.json", numbers_as_text(content))
     said = [f"**{label}**: {sentence}" for label, sentence in report.statements]
@@ -214,7 +176,7 @@ def write_files(report: Report, folder: Path) -> list[Path]:
         parts.append("\n".join([f"### {title}", "", head, "|" + "---|" * len(columns), *rows]))
     parts.append("\n".join(f"- {line}" for line in report.warnings))
     write_whole(folder / "report.md", "\n\n".join(part for part in parts if part) + "\n")
-    return [folder / "report.json", folder / "report.md", write_table(report.results, folder / TABLE)]
+    return [folder / "report.json", folder / "report.md"]
 
 
 def write_page(report: Report, folder: Path) -> Path:
@@ -227,6 +189,8 @@ def write_page(report: Report, folder: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    uri = "data:image/svg+xml;base64,"
+    environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
     results, settings = report.results, report.results.settings
     made_with = [
         f"commit {run.record.git_revision or 'unknown'}; "
@@ -235,23 +199,25 @@ def write_page(report: Report, folder: Path) -> Path:
         for run in results.runs
         if run.record is not None
     ]
-    learnt = dict.fromkeys([report.compared.metric, *settings.metrics])
+    learnt = dict.fromkeys([settings.shown.metric, *settings.metrics])
     title, legend = ", ".join(results.variants), {}
-    for number, name in enumerate(results.variants):
+    for name in results.variants:
         sample = Figure(figsize=(0.5, 0.16))
-        sample.add_artist(Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **looks(number)))
-        legend[name] = _picture(sample)
+        sample.add_artist(
+            Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **report.looks[name])
+        )
+        legend[name] = sample
     page = environment.get_template("page.html.jinja").render(
         report=report,
         title=title if len(title) < 200 else f"{title[:200]}…",
         settings=settings,
         colours=COLOURS,
-        runs=_asked_for(results),
+        runs=results.asked_for,
         made_with=dict.fromkeys(made_with),
         finished=len(results.compared),
-        forest=_picture(forest(report)),
+        forest=forest(report),
         level=1 - settings.alpha if report.verdicts else CONFIDENCE,
-        curves={metric: _picture(learning_curves(report, metric)) for metric in learnt},
+        curves={metric: learning_curves(report, metric) for metric in learnt},
         legend=legend,
     )
     write_whole(folder / "report.html", page)
@@ -268,21 +234,22 @@ def learning_curves(report: Report, metric: str) -> Figure | None:
 
     The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
     """
-    found, curves = curves_of(report.results, metric), {}
+    found, curves = report.results.curves[metric], {}
     for variant in report.results.variants:
         own = {seed: curve for (name, seed), curve in found.items() if name == variant}
         if own and len(shared := pd.concat(own, axis=1, join="inner")):
             curves[variant] = shared  # at the steps that all seeds have
     figure = Figure(figsize=(4.6, 3.4), layout="constrained")  # inches; readable on a phone
     axes = figure.subplots()
-    looks_of = {name: looks(number) for number, name in enumerate(report.results.variants)}
     for variant, seeds in curves.items():
-        axes.plot(seeds, color=looks_of[variant]["color"], linewidth=0.6, alpha=0.5)
-        axes.plot(seeds.mean(axis=1, skipna=False), markersize=4, **looks_of[variant])
+        axes.plot(seeds, color=report.looks[variant]["color"], linewidth=0.6, alpha=0.5)
+        axes.plot(seeds.mean(axis=1, skipna=False), markersize=4, **report.looks[variant])
     axes.set_ylim(axes.get_ylim())
     for variant, seeds in curves.items():
         *_, low, high = interval(seeds.to_numpy(), CONFIDENCE)
-        axes.fill_between(seeds.index, low, high, color=looks_of[variant]["color"], alpha=0.07, linewidth=0)
+        axes.fill_between(
+            seeds.index, low, high, color=report.looks[variant]["color"], alpha=0.07, linewidth=0
+        )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.set(xlabel="step")
@@ -301,10 +268,8 @@ def forest(report: Report) -> Figure | None:
         axes.axvspan(-margin, margin, color="#dfe3e8", linewidth=0)
     axes.axvline(0, color="#555555", linewidth=1)
     across = axes.get_yaxis_transform()  # x in parts of the width
-    # A difference of differences is of no one variant, and looks like none.
-    names = list(dict.fromkeys([*report.results.variants, *(variant for _, variant, _ in rows)]))
     for place, (name, variant, found) in enumerate(rows):
-        own = {**looks(names.index(variant)), "linestyle": ""}
+        own = {**report.looks[variant], "linestyle": ""}
         axes.axhline(place + 0.45, color="#d5d9de", linewidth=0.5)
         axes.text(0.01, place - 0.27, name, transform=across, verticalalignment="center", in_layout=False)
         starts = [*found.by_seed.values()]
@@ -316,12 +281,5 @@ def forest(report: Report) -> Figure | None:
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.55, -0.55)
     axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel(f"difference, {report.compared}", wrap=True)
+    axes.set_xlabel(f"difference, {report.results.settings.shown}", wrap=True)
     return figure
-
-
-def _picture(figure: Figure | None) -> str | None:
-    """An SVG as ``data:`` URI."""
-    if figure is None:
-        return None
-    return "data:image/svg+xml;base64," + base64.b64encode(drawn(figure, "svg")).decode()

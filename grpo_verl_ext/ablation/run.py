@@ -31,7 +31,7 @@ from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.utils.documents import leaves, read_json
+from grpo_verl_ext.utils.documents import leaves, parse_json
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.files import alone_in, in_one_sentence, module_file, sha256, write_whole
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, SECTION, key_of, setting
@@ -233,7 +233,7 @@ def _attempt(
             else:
                 for _ in cluster.train(training, show):
                     yield True
-            ended = {**read_json(file, dict[str, object]), "ended": utc_now()}
+            ended = {**parse_json(file.read_bytes(), dict[str, object]), "ended": utc_now()}
             write_whole(file, json.dumps(ended, indent=2) + "\n")
         except ProcessFailedError as error:
             reason = str(error)  # printed where the file cannot be written

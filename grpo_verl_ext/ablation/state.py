@@ -9,10 +9,10 @@ from itertools import combinations, product
 from pathlib import Path
 
 from grpo_verl_ext.ablation.declaration import GridSettings
-from grpo_verl_ext.ablation.grid import GridRun, read_if_there, runs_of
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, runs_of
 from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED
-from grpo_verl_ext.utils.documents import Document
+from grpo_verl_ext.utils.documents import Document, read_if_there
 from grpo_verl_ext.utils.keys import key_of
 
 FAILURE = "failed.txt"
@@ -109,13 +109,13 @@ def status_of(run: GridRun) -> RunStatus:
 
 def read_record(run: GridRun) -> Record | None:
     """What the run was begun with; None if it has not begun."""
-    return read_if_there(run.training.folder / RUN_RECORD, Record, "the record of a run")
+    return read_if_there(run.training.folder / RUN_RECORD, Record, AblationError, "the record of a run")
 
 
 def noted_job(folder: Path) -> Job | None:
     """The run's job whose end has not been seen; None if there is none."""
     then = "check with `ray job list` whether the run's job is there, and move the file away"
-    return read_if_there(folder / NOTE, Job, "the note of a job", then)
+    return read_if_there(folder / NOTE, Job, AblationError, "the note of a job", then)
 
 
 def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:

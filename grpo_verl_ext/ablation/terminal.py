@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -20,19 +21,13 @@ from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unch
 from grpo_verl_ext.ablation.measures import (
     MANY,
     POWER,
-    curves_of,
-    finished_starts,
-    first_spread,
     power,
-    seeds_by_rule,
-    spread_of,
     starts_needed,
-    values_of,
 )
-from grpo_verl_ext.ablation.report import COLOURS, report_of, write_files, write_page
+from grpo_verl_ext.ablation.report import COLOURS, Report, write_files, write_page
 from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, go
 from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.table import TABLE, read_results, write_table
 from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.utils.console import make_console
@@ -116,14 +111,14 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
     said = f"The power is unknown: {source} has no two variants with two common starts that logged the"
     said = f"{said} {primary}. Type: --pilot <folder or table of a grid that has>"
     if pilot is not None or (source / GRID).is_file():
-        results = read_results(source)
-        timed = curves_of(results, STEP_SECONDS)
+        results = replace(read_results(source), also=[primary.metric])
+        timed = results.curves[STEP_SECONDS]
         seconds = float(pd.concat(timed.values()).mean()) if timed else math.nan
-        values = values_of(results, primary.metric, primary.measure)
+        values = results.values[primary.metric, primary.measure]
         there = [variant for variant in results.variants if values[variant]]
         compared = [variant for variant in there if variant in settings.compared]
         compared = compared if len(compared) > 1 else there
-        spread = spread_of(results, primary, compared, results.settings.seeds)
+        spread = results.spread(primary, compared, results.settings.seeds)
         sd = spread.sd * settings.spread_factor
         if not math.isnan(sd):
             said = f"SD of paired differences: {figures(spread.sd)} (from {source}: {', '.join(compared)}; "
@@ -159,7 +154,7 @@ def _until_decided(
         )
         return False
     results = read_results(folder)
-    spread, seeds = first_spread(results), seeds_by_rule(results)
+    spread, seeds = results.first_spread, results.seeds
     if spread is not None:
         console.print(
             f"After {starts.first} starts the SD of paired differences is {figures(spread.sd)} "
@@ -168,16 +163,17 @@ def _until_decided(
         )
     if len(seeds) > starts.first and not train(seeds):
         return False
-    report = report_of(read_results(folder))
+    report = Report(read_results(folder))
     sentences = [each.sentence for each in report.verdicts] + [each.sentence for each in report.checks]
     for line in (*sentences, *report.missing, *report.warnings):
         console.print(line)
-    return spread is not None and finished_starts(report.results, seeds) == len(seeds)
+    return spread is not None and {*seeds} <= {*report.results.finished}
 
 
 def print_report(source: Path, *, output: Path | None = None) -> None:
     """Compare the finished runs of a grid's folder or table, on the terminal and in files beside it."""
-    report, console = report_of(read_results(source)), make_console(at_least=_WIDTH)
+    results, console = read_results(source), make_console(at_least=_WIDTH)
+    report = Report(results)
     for line in report.missing:
         console.print(line, style="red")
     for label, sentence in report.statements:
@@ -196,7 +192,8 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
         console.print(line)
     folder = output or (source.parent if source.is_file() else source)
     folder.mkdir(parents=True, exist_ok=True)
-    for file in [*write_files(report, folder), write_page(report, folder)]:
+    files = [*write_files(report, folder), write_page(report, folder)]
+    for file in [*files, write_table(report.results, folder / TABLE)]:
         console.print(str(file))
 
 

@@ -38,7 +38,7 @@ from grpo_verl_ext.catalogue.record import (
     mode_of,
 )
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES
-from grpo_verl_ext.config import foreign_algorithms, load_foreign, presets_of
+from grpo_verl_ext.config import foreign_algorithms, load_foreign
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting
 
@@ -227,7 +227,7 @@ def _enter_entry(entry: EntryPoint) -> None:
     record = entry.load()
     if not isinstance(record, Algorithm) or record.name != entry.name:
         raise RecordError(entry.name, "entry point", entry.value, f"it must name the Algorithm {entry.name}")
-    enter(record, presets_of(entry))
+    enter(record, foreign_algorithms()[entry])
 
 
 _values = (vars(import_module(each.name)).values() for each in pkgutil.iter_modules(__path__, f"{__name__}."))

@@ -33,7 +33,7 @@ _GRPO_PROCESS = Algorithm(
         "grpo_process",
         """Compute GRPO's advantages with process supervision, arXiv 2402.03300 §4.1.3: `process_advantages`.
 
-    The trainer sets the steps (`wire.STEPS`); ``token_level_rewards``, the outcome, gives the dtype.
+    The trainer sets the steps (`wire.PASSED`); ``token_level_rewards``, the outcome, gives the dtype.
     The steps of a rejected response stay in mean and standard deviation.
 
     Raises:

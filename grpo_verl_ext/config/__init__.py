@@ -9,9 +9,17 @@ from typing import TypeVar
 _Record = TypeVar("_Record")
 
 
-def foreign_algorithms() -> tuple[EntryPoint, ...]:
-    """Return the entry points ``NAME = "package.module:RECORD"`` of installed packages' algorithms."""
-    return tuple(entry_points(group="grpo_verl_ext.algorithms"))
+def foreign_algorithms() -> dict[EntryPoint, Path]:
+    """Return the entry points ``NAME = "package.module:RECORD"`` of installed packages' algorithms.
+
+    Each comes with the folder ``config`` of its package, whose ``algo/NAME.yaml`` is the preset.
+    """
+    folders = {}
+    for entry in entry_points(group="grpo_verl_ext.algorithms"):
+        package = find_spec(entry.module.partition(".")[0])
+        locations = package.submodule_search_locations if package else None
+        folders[entry] = Path(*list(locations or [])[:1]) / "config"
+    return folders
 
 
 def load_foreign(
@@ -25,10 +33,3 @@ def load_foreign(
         except Exception as error:  # noqa: BLE001  # another package's fault must cost its own part alone
             failed[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
     return tuple(loaded)
-
-
-def presets_of(entry: EntryPoint) -> Path:
-    """Return the folder ``config`` of an entry point's package, whose ``algo/NAME.yaml`` is the preset."""
-    package = find_spec(entry.module.partition(".")[0])
-    locations = package.submodule_search_locations if package else None
-    return Path(*list(locations or [])[:1]) / "config"

@@ -19,8 +19,9 @@ from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
 from grpo_verl_ext.verl_plugin import TESTED, queue_missing
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
-from grpo_verl_ext.verl_plugin.usage import is_own_module
 
+_OURS = "grpo_verl_ext."
+"""Begins the names of the package's modules."""
 _WORKER_SECONDS = 180
 """Time limit for a Ray worker to start and to import verl."""
 
@@ -46,7 +47,7 @@ def examine_environment(as_json: bool) -> int:
             trouble = f"a Ray worker could not be asked: {error}"
         gradients, wrong = _gradients()
     queue, verl = queue_missing(), which_verl()
-    if not any(is_own_module(owner) for owner in here.estimators.values()):
+    if not any(owner.startswith(_OURS) for owner in here.estimators.values()):
         wrong = (
             "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
             "checkout, with the Python of verl: pip install ."
@@ -149,7 +150,7 @@ def _print_environment(content: dict[str, Any]) -> None:
     where = "here and in a Ray worker" if content["worker"] == here else "here"
     console.print(f"estimators and losses that verl finds {where} (ours: *):")
     for kind in ("estimators", "losses"):
-        names = ", ".join(name + "*" * is_own_module(owner) for name, owner in sorted(here[kind].items()))
+        names = ", ".join(name + "*" * owner.startswith(_OURS) for name, owner in sorted(here[kind].items()))
         console.print(f"  {kind}: {names}")
     for warning in content["warnings"]:
         console.print(warning, style="bold yellow")

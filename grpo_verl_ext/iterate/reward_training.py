@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Pair | Steps]) -> f
         if isinstance(each, Pair):
             hits.append(learned.score(each.prompt, each.chosen) > learned.score(each.prompt, each.rejected))
         else:
-            scores = learned.scores_of_pieces(each.prompt, each.completions)
+            ends = [*accumulate(map(len, each.completions))]
+            scores = learned.scores_of_steps(each.prompt, "".join(each.completions), ends)
             hits += [(score > 0.5) == label for score, label in zip(scores, each.labels, strict=True)]
     return sum(hits) / len(hits) if hits else None
 

@@ -32,7 +32,7 @@ from grpo_verl_ext.runs.metrics import Response, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, read_json
+from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, parse_json
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, setting
@@ -153,7 +153,7 @@ class IterateManifest(Document):
         if not file.exists():
             return cls(settings)
         try:
-            manifest = read_json(file, cls)
+            manifest = parse_json(file.read_bytes(), cls)
             if manifest.format != _FORMAT:
                 raise DocumentError(f"it has format {manifest.format}, this version reads {_FORMAT}")
         except DocumentError as error:

@@ -21,7 +21,7 @@ from verl.trainer import main_ppo
 
 from grpo_verl_ext.launch.values import words_of
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
-from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, IN_PACKAGE, folder_of
+from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, folder_of
 
 _SECONDS = 300
 """Time limit for a worker of each node to start and to import verl."""
@@ -111,8 +111,7 @@ def run_training(
 ) -> None:
     """Train with the preset, the other words of verl's command line, and two of Hydra's options."""
     # Hydra reads another path as a part of the name of the module that is imported here
-    where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
-    flags = [f"--config-path={where}"] * (config_path != CONFIG_PATH)
+    flags = [f"--config-path={folder_of(config_path)}"] * (config_path != CONFIG_PATH)
     flags += [f"--config-name={config_name}"] * (config_name != CONFIG_NAME)
     verls_run_ppo = main_ppo.run_ppo
 

@@ -36,7 +36,7 @@ from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.loss_config import check_loss
-from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key
+from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step
 from grpo_verl_ext.verl_plugin.usage import PREFIX, RECORD, registers_elsewhere
 
 _PRESET = f"{SECTION}.preset"
@@ -199,7 +199,7 @@ def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
 
 def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
     """Warn of a batch's standard deviation where an estimator is shown a part of the batch."""
-    parts, key, scale = parts_of_step(config), parts_of_step_key(config), f"{SECTION}.scale_rewards"
+    (key, parts), scale = parts_of_step(config), f"{SECTION}.scale_rewards"
     is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
     if parts > 1 and (is_of_batch or catalogue.learns_from_several_rewards(config)):
         why = (
@@ -214,7 +214,7 @@ def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
 def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
     """Warn of a mini-batch that verl's v1 trainers fill up where verl itself does not check the sizes."""
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
-    mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)
+    mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)[1]
     if not (all(map(is_count, (mini_batch, prompts, parts))) and runs_v1(config) and catalogue.knows(config)):
         return
     of_part = prompts // parts

@@ -8,6 +8,7 @@ import os
 import platform as host
 from collections.abc import Iterator
 from difflib import get_close_matches
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pyarrow
@@ -18,13 +19,12 @@ from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.utils.console import line_to_install
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, setting
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import queue_missing, usage
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
-from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD, is_installed
+from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, read_config
 
@@ -84,7 +84,7 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
 
 def _unreadable_model(folder: Path) -> Iterator[Problem]:
     try:
-        read_config(folder, key=MODEL, fix=FIX)
+        read_config(folder)
     except SettingError as error:
         yield error.problem
     for file in sorted(folder.glob("*.safetensors")):
@@ -129,12 +129,12 @@ def _advise_packages(config: DictConfig) -> Iterator[Problem]:
             nearest = next(iter(get_close_matches(str(name), valid, n=1)), "vllm")
             yield Problem(key, name, Line(f"{key}={nearest}"), valid=valid)
     elif importlib.util.find_spec("vllm") is None:
-        fix = line_to_install("cpu") if on_cpu else "pip install vllm"
+        fix = "pip install '.[cpu]', in a checkout of grpo_verl_ext" if on_cpu else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
     elif not on_cpu and not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items():
         # Where nothing chooses a platform, vLLM's CPU build takes its kernels for AVX-512.
         lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
-        if not (lacks_avx512 and is_installed(CPU_BUILD)):
+        if not (lacks_avx512 and any(distributions(name=CPU_BUILD))):
             return
         why = (
             f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "

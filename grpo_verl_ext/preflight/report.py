@@ -144,7 +144,7 @@ def report(config: DictConfig) -> int:
     print_findings(found, console)
     always = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
     numbers = {key: setting(config, key) for key in always}
-    numbers[plan.parts_of_step_key(config)] = plan.parts_of_step(config)
+    numbers |= [plan.parts_of_step(config)]
     count = "not known"
     if keys.FULLY_ASYNC not in config and all(is_count(number) for number in numbers.values()):
         prompts, mini_batch, epochs, parts = numbers.values()
@@ -192,7 +192,7 @@ def _meeting(config: DictConfig) -> str:
         return f"{cut.rows}; no forward pass, for the only update on a rollout has their log-probs"
     if cut.engine not in STATISTIC_ENGINES:
         return f"{cut.rows}, not measured between the updates with {ACTOR}.strategy={cut.engine}"
-    chosen = plan.choose(cut)
+    chosen = cut.plan()
     where = {
         StatisticSource.MICRO_BATCH: "in one micro-batch",
         StatisticSource.RANKS: "in the micro-batches of all ranks",

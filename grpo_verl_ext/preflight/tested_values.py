@@ -41,7 +41,7 @@ from grpo_verl_ext.utils.keys import (
     SECTION,
     setting,
 )
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 
@@ -94,7 +94,7 @@ def _is_seeded_alike(config: DictConfig) -> bool:
     """Whether vLLM gets no seeds of this package, nor perhaps of a user's agent loop."""
     is_own = setting(config, AGENT_LOOP) not in (*AGENT_LOOPS, *AGENT_LOOPS.values())
     is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and runs_v1(config)
-    return is_alike and not is_own and setting(config, SEED_REQUESTS) is None
+    return is_alike and not is_own and setting(config, f"{SECTION}.seed_requests") is None
 
 
 _STATISTIC = refused(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -206,12 +205,11 @@ class Rollout:
         for numbers in itertools.chain(*ranks):
             output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
             width = max(rows.lengths[number] for number in numbers)
-            with ExitStack() as stack:
-                if groups:
-                    own = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
-                    stack.enter_context(wire.GROUPS.set(type(groups)(*own)))
-                if statistic is not None:
-                    stack.enter_context(wire.STATISTIC.set(statistic[numbers, :width]))
+            told: dict[str, Any] = {} if statistic is None else {"statistic": statistic[numbers, :width]}
+            if groups:
+                own = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
+                told["groups"] = type(groups)(*own)
+            with wire.passing(**told):
                 part, _ = ppo_loss(actor, output, data)
             if part.requires_grad:
                 (part / len(ranks)).backward()

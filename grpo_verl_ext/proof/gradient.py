@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +31,8 @@ from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, ROWS_PER_PROMPT, Roll
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.keys import ACTOR, POLICY_LOSS, ROLLOUT, SCALE_FACTOR, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
-from grpo_verl_ext.verl_plugin.estimators import anchor_field, anchored_targets
+from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.estimators import anchored_targets
 
 _BUDGET = "data.max_response_length"
 _IN_TOKENS = (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length")
@@ -89,7 +89,9 @@ class Training:
         self.algorithm: Any = OmegaConf.create(OmegaConf.to_container(config.algorithm, resolve=True))
         self.actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
         self._is_ours = runs_v1(config) and setting(config, keys.MODE) in OUR_MODES
-        self._anchor = anchor_field(setting(config, f"{SECTION}.gvpo_anchor", "old"))
+        # Unchecked, for a wrong option elsewhere in the section is another check's.
+        anchor = setting(config, f"{SECTION}.gvpo_anchor", "old")
+        self._anchor = Options.model_construct(gvpo_anchor=anchor).anchor_field
         self._rewards = setting(config, "algorithm.gdpo_reward_keys")
 
     def scored(self, rollout: Rollout) -> tuple[Rollout, DataProto]:
@@ -130,14 +132,12 @@ class Training:
     def rows(self, rollout: Rollout) -> Rollout:
         """Return a rollout with what the loss gets: beside the above, advantages."""
         rows, data = self.scored(rollout)
-        told: dict[Any, Any] = {
-            wire.ROW_KEYS: [f"{prompt}_{row}_0" for row, prompt in enumerate(rows.prompts)],
-            wire.STEPS: rows.steps,
-            wire.SEVERAL_REWARDS: rows.rewards[:, : len(self._rewards or (1, 2))],
+        told: dict[str, Any] = {
+            "row_keys": [f"{prompt}_{row}_0" for row, prompt in enumerate(rows.prompts)],
+            "steps": rows.steps,
+            "several_rewards": rows.rewards[:, : len(self._rewards or (1, 2))],
         }
-        with ExitStack() as stack:
-            for name, value in told.items() if self._is_ours else ():
-                stack.enter_context(name.set(value))
+        with wire.passing(**(told if self._is_ours else {})):
             given = {name: self.algorithm[name] for name in ("adv_estimator", "gamma", "lam")}
             given["norm_adv_by_std_in_grpo"] = self.algorithm.get("norm_adv_by_std_in_grpo", True)
             data = compute_advantage(data, **given, num_repeat=ROWS_PER_PROMPT, config=self.algorithm)

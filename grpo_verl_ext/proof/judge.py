@@ -28,7 +28,7 @@ from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, SettingError, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, POLICY_LOSS, SCALE_FACTOR, SECTION, setting
-from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, parts_of_step_key, several_updates
+from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, several_updates
 
 TOLERANCE = 1e-6
 """Largest relative distance of two gradients that float32 in verl's estimators explains."""
@@ -171,10 +171,10 @@ def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tens
         yield Finding("cut", Severity.WARNING, problem)
     shifted = replace(rows, old_log_prob=rows.old_log_prob + 0.1)
     if several_updates(config) and whole.any() and torch.equal(training.weights(shifted), whole):
-        key, parts = f"{ACTOR}.ppo_mini_batch_size", parts_of_step(config)
+        key, (parts_key, parts) = f"{ACTOR}.ppo_mini_batch_size", parts_of_step(config)
         why = f"a rollout is then used for several updates, and {LOSS}={name} has no ratio that corrects for "
         why += "a policy that has moved"
-        one_part = [f"{parts_of_step_key(config)}=1"] if parts > 1 else []
+        one_part = [f"{parts_key}=1"] if parts > 1 else []
         fix = Line(f"{key}=${{data.train_batch_size}}", f"{ACTOR}.ppo_epochs=1", *one_part)
         problem = Problem(key, setting(config, key), fix, why, valid="one update on a rollout")
         yield Finding("ratio", Severity.WARNING, problem)

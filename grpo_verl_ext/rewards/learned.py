@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,11 +18,12 @@ from transformers import (
 from grpo_verl_ext.rewards.steps import pieces
 
 
+@dataclass(frozen=True)
 class LearnedReward:
     """A classifier with its tokenizer; one thread at a time may use it."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._model, self._tokenizer = model, tokenizer
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
 
     @classmethod
     def load(cls, folder: Path | str, *, of_steps: bool = False, dtype: str = "float32") -> LearnedReward:
@@ -37,39 +39,36 @@ class LearnedReward:
         of ``prompt`` and ``chosen``. Of a prompt that is a chat it reads the model's own chat template.
         """
         if isinstance(prompt, str):
-            text, end = prompt + response, self._tokenizer.eos_token or ""
-            ids = self._tokenizer(text if text.endswith(end) else text + end)["input_ids"]
+            text, end = prompt + response, self.tokenizer.eos_token or ""
+            ids = self.tokenizer(text if text.endswith(end) else text + end)["input_ids"]
         else:
             chat = [*prompt, {"role": "assistant", "content": response}]
-            ids = self._tokenizer.apply_chat_template(chat, return_dict=False)
+            ids = self.tokenizer.apply_chat_template(chat, return_dict=False)
         return self._logits(ids).item()
 
     def scores_of_steps(self, prompt: str, response: str, ends: Sequence[int]) -> list[float]:
         """Return for each step P(right | prompt, response up to the step's end), 0 … 1.
 
-        One forward pass for all steps: with causal attention, what follows a step does not change its score.
-        Its end is the number of characters of the response up to it; ends may have any order.
-        """
-        of_piece = self.scores_of_pieces(prompt, pieces(response, ends)) if ends else []
-        of_end = dict(zip(sorted({*ends}), of_piece, strict=True))
-        return [of_end[end] for end in ends]
-
-    def scores_of_pieces(self, prompt: str, steps: Sequence[str]) -> list[float]:
-        """Return the same for steps that follow each other; class 1 is right, as in TRL's ``PRMTrainer``.
+        Its end is the number of characters of the response up to it; ends may have any order. Class 1 is
+        right, as in TRL's ``PRMTrainer``. One forward pass for all steps: with causal attention, what follows
+        a step does not change its score.
 
         Prompt and steps are tokenized alone, so that no token spans two steps, as by TRL with an empty
         ``step_separator``. A step is scored at its last token.
         """
-        begin, last = self._tokenizer.bos_token_id, list[int]()
+        if not ends:
+            return []
+        begin, last = self.tokenizer.bos_token_id, dict[int, int]()
         ids = [] if begin is None else [begin]
-        ids += self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        for step in steps:
-            ids += self._tokenizer(step, add_special_tokens=False)["input_ids"]
-            last.append(len(ids) - 1)
-        right: list[float] = self._logits(ids)[last].softmax(-1)[:, 1].tolist()
+        ids += self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        for end, step in zip(sorted({*ends}), pieces(response, ends), strict=True):
+            ids += self.tokenizer(step, add_special_tokens=False)["input_ids"]
+            last[end] = len(ids) - 1
+        scores = self._logits(ids)[[last[end] for end in ends]]
+        right: list[float] = scores.softmax(-1)[:, 1].tolist()
         return right
 
     @torch.inference_mode()
     def _logits(self, ids: list[int]) -> torch.Tensor:
-        logits: torch.Tensor = self._model(torch.tensor([ids], device=self._model.device)).logits
+        logits: torch.Tensor = self.model(torch.tensor([ids], device=self.model.device)).logits
         return logits[0].float()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.utils.documents import DocumentError, read_json
+from grpo_verl_ext.utils.documents import DocumentError, parse_json
 from grpo_verl_ext.utils.files import appearing, locked, sha256
 
 _MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
@@ -50,7 +50,7 @@ class PreparedFolder:
     """Where a prepared folder is, or is to be.
 
     The line ``command`` makes it, and the setting ``key`` names it, for messages. A folder of another
-    ``format``, the version of the layout, has to be made again.
+    ``format``, the version of the layout and the manifest, has to be made again.
     """
 
     path: Path
@@ -79,7 +79,8 @@ class PreparedFolder:
                 aside = self.path.rename(f"{self.path}.old-{now}-{os.getpid()}")
             try:
                 with appearing(self.path) as unfinished:
-                    manifest = {"settings": dict(settings), **build(unfinished)}
+                    layout = {} if self.format is None else {"format": self.format}
+                    manifest = {"settings": dict(settings), **layout, **build(unfinished)}
                     files = sorted(path for path in unfinished.rglob("*") if path.is_file())
                     manifest["sha256"] = {
                         path.relative_to(unfinished).as_posix(): sha256(path) for path in files
@@ -95,11 +96,9 @@ class PreparedFolder:
     def check(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Compare every file with the manifest, and ``settings`` with those it was made with; return it."""
         if not self.path.is_dir():
-            raise PreparedFolderError(
-                f"{self._where}: no such folder" + (f"; type: {self.command}" if self.command else "")
-            )
+            raise self._unusable()
         try:
-            manifest = read_json(self.path / _MANIFEST, dict[str, Any])
+            manifest = parse_json((self.path / _MANIFEST).read_bytes(), dict[str, Any])
         except FileNotFoundError as error:
             raise self._unusable(_MANIFEST, "it is missing") from error
         except (DocumentError, OSError) as error:
@@ -121,14 +120,15 @@ class PreparedFolder:
             raise self._unusable(_MANIFEST, why)
         return manifest
 
-    @property
-    def _where(self) -> str:
-        return f"{self.key}={self.path}" if self.key else str(self.path)
-
-    def _unusable(self, name: str, why: str) -> PreparedFolderError:
+    def _unusable(self, name: str = "", why: str = "") -> PreparedFolderError:
+        """Return the error of a file that cannot be used, or without a name that of a missing folder."""
+        where = f"{self.key}={self.path}" if self.key else str(self.path)
+        if not name:
+            to_type = f"; type: {self.command}" if self.command else ""
+            return PreparedFolderError(f"{where}: no such folder{to_type}")
         how = f"type: {self.command} --force" if self.command else "add --force"
         return PreparedFolderError(
-            f"{self._where}: {self.path / name} cannot be used: {why}. "
+            f"{where}: {self.path / name} cannot be used: {why}. "
             f"It is left in place; to move the folder aside and make it again, {how}"
         )
 

@@ -54,7 +54,7 @@ def one_message(
         if isinstance(error, errors) or type(error).__module__.startswith("grpo_verl_ext."):
             said = str(error)
         elif isinstance(error, ModuleNotFoundError) and extra:
-            said = f"{error}. Type: {line_to_install(extra)}"
+            said = f"{error}. Type: pip install '.[{extra}]', in a checkout of grpo_verl_ext"
         elif isinstance(error, OSError):
             said = in_one_sentence(error, elsewhere)
         if said is None:
@@ -87,10 +87,6 @@ def interruptible() -> Iterator[None]:
 def say(words: str) -> None:
     """Print a line in the name of this package, at once, to the standard error of a training's process."""
     print(f"grpo_verl_ext: {words}", file=sys.stderr, flush=True)
-
-
-line_to_install = "pip install '.[{}]', in a checkout of grpo_verl_ext".format
-"""Returns the line to type where an extra is missing, in a checkout: the package is on no index yet."""
 
 
 def ending(status: int) -> str:

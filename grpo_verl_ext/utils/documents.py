@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from keyword import iskeyword
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -26,11 +25,6 @@ class DocumentError(ValueError):
     """The content of a file does not fit; the message is one reason, which a caller puts into its own."""
 
 
-def _written_key(name: str) -> str:
-    """Return the key of a field: the field of a key that is a Python keyword ends with an underscore."""
-    return name[:-1] if name.endswith("_") and iskeyword(name[:-1]) else name
-
-
 class Document:
     """Base of a dataclass that is read from a file: unknown keys are refused, and a field ``is_`` is ``is``.
 
@@ -40,7 +34,7 @@ class Document:
 
     __pydantic_config__: ClassVar[Any] = {
         "extra": "forbid",
-        "alias_generator": _written_key,
+        "alias_generator": lambda name: name.rstrip("_"),
         "coerce_numbers_to_str": True,
     }
 
@@ -56,9 +50,14 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _adapters[kind]
 
 
-def read_json(file: Path, kind: type[_Kind]) -> _Kind:
-    """Read a JSON file; see `parse_json`. OSError: there is no such file, or it cannot be read."""
-    return parse_json(file.read_bytes(), kind)
+def read_if_there(
+    file: Path, kind: type[_Kind], error: type[Exception], what: str, then: str = "type folder=<another>"
+) -> _Kind | None:
+    """Read a file that this package wrote, and refuse what is not ``what``; None where there is none."""
+    try:
+        return parse_json(file.read_bytes(), kind) if file.exists() else None
+    except (ValueError, OSError) as wrong:
+        raise error(f"{file} is not {what} ({wrong}). It was left in place; {then}") from wrong
 
 
 def parse_json(content: bytes | str, kind: type[_Kind]) -> _Kind:
@@ -202,7 +201,7 @@ def _keep_text(node: Node, hint: Any) -> None:
 def _written_hints(kind: type) -> dict[str, Any]:
     """Return the type hints of a dataclass by the keys that a file has."""
     return {
-        _written_key(name): hint
+        name.rstrip("_"): hint
         for name, hint in get_type_hints(kind).items()
         if get_origin(hint) is not ClassVar
     }

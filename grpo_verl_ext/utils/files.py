@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from stat import S_IMODE
@@ -33,13 +33,17 @@ def locked(target: Path | str, *, on_wait: Callable[[], None]) -> Iterator[None]
         yield
 
 
-def alone_in(folder: Path, error: type[Exception]) -> AbstractContextManager[None]:
+@contextmanager
+def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
     """Hold the lock ``<folder>/.lock``, and raise the error at once if another process holds it."""
-
-    def refuse() -> None:
-        raise error(f"another process works in {folder}; wait for it, or type folder=<a new folder>")
-
-    return locked(f"{folder}/", on_wait=refuse)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        held = FileLock(folder / ".lock").acquire(timeout=0)
+    except Timeout as other:
+        said = f"another process works in {folder}; wait for it, or type folder=<a new folder>"
+        raise error(said) from other
+    with held:
+        yield
 
 
 @contextmanager

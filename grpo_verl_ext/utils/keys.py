@@ -25,8 +25,6 @@ RUNTIME_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 """Environment variables that verl passes to every process of a training."""
 PATCHES_VARIABLE = "GRPO_VERL_EXT_PATCHES"
 """Environment variable with the names of the patches of this training, separated by commas."""
-CHECK_VARIABLE = "GRPO_VERL_EXT_CHECK"
-"""Environment variable with which the driver reports on its training and ends; empty and ``0`` are none."""
 
 FULLY_ASYNC, ONE_STEP_OFF = "async_training", "rollout"
 """Top-level sections that verl's drivers of these names have, and its ``main_ppo`` lacks."""

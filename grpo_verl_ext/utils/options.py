@@ -1,6 +1,6 @@
 """Sections of the configuration as pydantic models, whose first wrong value is one `SettingError`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from inspect import formatannotation, isclass
 from itertools import chain
@@ -35,13 +35,52 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
 
 
+_Model = TypeVar("_Model", bound="Section")
+
+
 class Section(BaseModel):
     """A section whose keys all have defaults; unknown keys and converted types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
 
+    @classmethod
+    def read(cls: type[_Model], values: Mapping[str, Any] | None, prefix: str) -> _Model:
+        """Return a section of the configuration; its first unknown key or wrong value is a `SettingError`."""
+        plain: Any = dict(values or {})
+        if isinstance(values, DictConfig):
+            plain = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
+        try:
+            return cls.model_validate(plain)
+        except ValidationError as error:
+            raise _refused(cls, plain, error.errors()[0]["loc"], prefix) from None
 
-_Model = TypeVar("_Model", bound=Section)
+    @classmethod
+    def all_keys(cls, prefix: str) -> dict[str, tuple[type["Section"], str]]:
+        """Return the keys of this section and of those in it, with the section and the name of each."""
+        found: dict[str, tuple[type[Section], str]] = {}
+        for name, field in cls.model_fields.items():
+            found[f"{prefix}{name}"] = (cls, name)
+            if (inner := _section_in(field)) is not None:
+                found |= inner.all_keys(f"{prefix}{name}.")
+        return found
+
+    @classmethod
+    def said(cls, name: str) -> Mapping[str, Any]:
+        """Return what `option` was told of a field, or the field's type tells."""
+        field = cls.model_fields[name]
+        said = field.json_schema_extra
+        assert isinstance(said, dict)
+        if said["valid"]:
+            return said
+        if _section_in(field) is not None:
+            return said | {"valid": "a section, or null", "example": "null"}
+        kinds = get_args(field.annotation)  # of a union, or the names of a ``Literal``
+        words = ("true", "false") if field.annotation is bool else chain(kinds, *map(get_args, kinds))
+        names = tuple(each for each in words if isinstance(each, str))
+        return said | {
+            "valid": names or formatannotation(field.annotation),
+            "example": (*names, "<value>")[0],
+        }
 
 
 def option(  # the type of the field that it stands in for
@@ -68,52 +107,10 @@ def option(  # the type of the field that it stands in for
     return Field(default, description=description, json_schema_extra=said, **constraints)
 
 
-def said_of(field: FieldInfo) -> Mapping[str, Any]:
-    """Return what `option` was told of a field, or the field's type tells."""
-    said = field.json_schema_extra
-    assert isinstance(said, dict)
-    if said["valid"]:
-        return said
-    if section_in(field) is not None:
-        return said | {"valid": "a section, or null", "example": "null"}
-    words = (("true", "false") if each is bool else (each,) for each in _parts(field.annotation))
-    names = tuple(each for each in chain(*words) if isinstance(each, str))
-    return said | {"valid": names or formatannotation(field.annotation), "example": (*names, "<value>")[0]}
-
-
-def section_in(field: FieldInfo) -> tuple[type[Section], bool] | None:
-    """Return the model of the section that a field holds, and whether it holds one for each of many names."""
-    hints = [*_parts(field.annotation)]
-    models = (each for each in hints if get_origin(each) is None and isclass(each))
-    model = next((each for each in models if issubclass(each, Section)), None)
-    by_name = any(get_origin(each) is Mapping for each in hints)
-    return None if model is None else (model, by_name)
-
-
-def keys_of(model: type[Section], prefix: str) -> Iterator[str]:
-    """Yield the keys of a section and of the sections in it, but not of those to which a user gives names."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}.{name}"
-        section, by_name = section_in(field) or (None, False)
-        if section is not None and not by_name:
-            yield from keys_of(section, f"{prefix}.{name}")
-
-
-def _parts(hint: Any) -> Iterator[Any]:
-    yield hint
-    for each in get_args(hint):
-        yield from _parts(each)
-
-
-def read_section(model: type[_Model], values: Mapping[str, Any] | None, prefix: str) -> _Model:
-    """Return a section of the configuration; its first unknown key or wrong value is a `SettingError`."""
-    plain: Any = dict(values or {})
-    if isinstance(values, DictConfig):
-        plain = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
-    try:
-        return model.model_validate(plain)
-    except ValidationError as error:
-        raise _refused(model, plain, error.errors()[0]["loc"], prefix) from None
+def _section_in(field: FieldInfo) -> type[Section] | None:
+    """Return the model of the section that a field holds."""
+    hints = (each for each in (field.annotation, *get_args(field.annotation)) if get_origin(each) is None)
+    return next((each for each in hints if isclass(each) and issubclass(each, Section)), None)
 
 
 def _refused(
@@ -130,13 +127,10 @@ def _refused(
         valid = tuple(model.model_fields)
         return SettingError(key, value, seen=f"{key}={value!r} is not an option", valid=valid, fix=fix)
     field = model.model_fields[name]
-    section, by_name = section_in(field) or (Section, False)
-    names, within = within[:by_name], within[by_name:]
-    if section is not Section and within not in ([], ["[key]"]):  # pydantic's word for a key that is wrong
-        for each in names:
-            key, value = f"{key}.{each}", values[name][each]
+    section = _section_in(field)
+    if section is not None and within:
         return _refused(section, value or {}, tuple(within), key)
-    said = said_of(field)
+    said = model.said(name)
     line = Line(f"{key}={said['example']}")
     # a placeholder such as <value> is for a reader alone
     fix = (value is None and said["fix"]) or (str(line) if set("<…") & set(line) else line)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 _VARIABLE = "RAY_ADDRESS"
 _KEY = "ray_kwargs.ray_init.address"
 """verl hands the section ``ray_kwargs.ray_init`` to ``ray.init``."""
-OWN = "local"
+_OWN = "local"
 """The address with which ``ray.init`` always starts a new Ray."""
 OF_AN_OWN_RAY = (
     "ray_kwargs.ray_init.num_cpus=null",
@@ -31,6 +31,8 @@ class WhichRay(NamedTuple):
 
     address: str
     """As ``ray.init`` takes it."""
+    is_own: bool
+    """Whether it is started for this command alone."""
     arguments: tuple[str, ...]
     """Overrides that verl's command line needs, after all others."""
     words: str
@@ -46,7 +48,7 @@ def which_ray(overrides: Sequence[str] = (), address: str | None = None) -> Whic
     given, by, of_environment = found[-1], _KEY, os.environ.get(_VARIABLE, "")
     if given in (None, "", "null") or (given == "auto" and of_environment):  # as ray.init prefers it, too
         given, by = of_environment, _VARIABLE
-    if given and given != OWN:
-        return WhichRay(given, OF_AN_OWN_RAY, f"Ray: the one at {given}, which {by} names")
-    why = f"as {by}={OWN} says" if given else f"for neither {_VARIABLE} nor {_KEY} names another"
-    return WhichRay(OWN, (f"++{_KEY}={OWN}",), f"Ray: one of its own, {why}")
+    if given and given != _OWN:
+        return WhichRay(given, False, OF_AN_OWN_RAY, f"Ray: the one at {given}, which {by} names")
+    why = f"as {by}={_OWN} says" if given else f"for neither {_VARIABLE} nor {_KEY} names another"
+    return WhichRay(_OWN, True, (f"++{_KEY}={_OWN}",), f"Ray: one of its own, {why}")

@@ -24,13 +24,12 @@ from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.utils.left import LEFT
-from grpo_verl_ext.utils.options import keys_of
 from grpo_verl_ext.verl_plugin.config import options_model
 from grpo_verl_ext.verl_plugin.registration import register
 
 CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
-IN_PACKAGE = "pkg://"
+_IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
 # Hydra's messages for a key that the configuration lacks, for a ``+`` in front of one that it has, and for
 # null where a section is read from one of several files.
@@ -95,7 +94,7 @@ def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:
 
 def _no_such_key(config: DictConfig, key: str, value: str) -> SettingError:
     said = f"verl refuses the command line: {key}={value}, but"
-    if key in keys_of(options_model(), SECTION):
+    if key in options_model().all_keys(f"{SECTION}."):
         seen = f"{said} nothing before it sets this key, and a new one needs a +"
         return SettingError(key, value, seen=seen, fix=Line(f"+{key}={value}", without=(key,)))
     seen = f"{said} neither verl nor a preset has this key"
@@ -116,7 +115,7 @@ def nearest_line(config: DictConfig, key: str, value: object) -> str:
     below = [each for each in keys if each.startswith(f"{section}.") and each.endswith(f".{name}")]
     beside = [
         each
-        for each in (*keys, *keys_of(options_model(), SECTION))
+        for each in (*keys, *options_model().all_keys(f"{SECTION}."))
         if each.rpartition(".")[0] == section and each != key
     ]
     names = get_close_matches(name, [each.rpartition(".")[2] for each in beside], n=1, cutoff=0.75)
@@ -130,8 +129,8 @@ def _hydra_at(config_path: str) -> Iterator[None]:
     """Initialize Hydra with the search path that ``main_ppo`` would give it."""
     where = "pkg://verl.trainer.config" if config_path == CONFIG_PATH else config_path
     initialized: AbstractContextManager[None]
-    if where.startswith(IN_PACKAGE):
-        module = where.removeprefix(IN_PACKAGE).strip("/").replace("/", ".")
+    if where.startswith(_IN_PACKAGE):
+        module = where.removeprefix(_IN_PACKAGE).strip("/").replace("/", ".")
         initialized = initialize_config_module(module, version_base=None)
     else:
         initialized = initialize_config_dir(folder_of(where), version_base=None)
@@ -150,7 +149,12 @@ def _read_once(folder: str, read: Callable[[str], ConfigResult], config_path: st
 
 
 def folder_of(config_path: str) -> str:
-    """Return the folder of Hydra's ``--config-path``, which may be relative to that of ``main_ppo``."""
+    """Return the folder of Hydra's ``--config-path``, which may be relative to that of ``main_ppo``.
+
+    A path in a package, ``pkg://MODULE``, stays as it is.
+    """
+    if config_path.startswith(_IN_PACKAGE):
+        return config_path
     return os.path.normpath(Path(verl.__file__).parent / "trainer" / config_path)  # an absolute one stays
 
 
@@ -162,11 +166,10 @@ def _no_such_training(config_path: str, config_name: str) -> SettingError:
         has = f"the configuration of a training in --config-path={config_path}, which has {', '.join(valid)}"
         fix = f"{path}--config-name={CONFIG_NAME}"
         return SettingError("--config-name", config_name, valid=has, fix=fix)
-    where = config_path if config_path.startswith(IN_PACKAGE) else folder_of(config_path)
     return SettingError(
         "--config-path",
         config_path,
-        why=f"{where} has no configuration",
-        valid=f"a folder, absolute or seen from that of verl's main_ppo, or {IN_PACKAGE}MODULE",
+        why=f"{folder_of(config_path)} has no configuration",
+        valid=f"a folder, absolute or seen from that of verl's main_ppo, or {_IN_PACKAGE}MODULE",
         fix=f"--config-path={CONFIG_PATH}",
     )

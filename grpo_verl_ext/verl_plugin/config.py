@@ -15,11 +15,8 @@ from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.catalogue.gvpo import ANCHORS
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, written
-from grpo_verl_ext.utils.options import Count, Number, Section, Text, option, read_section
+from grpo_verl_ext.utils.options import Count, Number, Section, Text, option
 from grpo_verl_ext.verl_plugin.features import foreign_features
-
-GOLD_RESPONSES = f"{SECTION}.gold_responses"
-SEED_REQUESTS = f"{SECTION}.seed_requests"
 
 AGENT_LOOPS = {"single_turn_agent": "grpo_ext_single_turn_agent", "tool_agent": "grpo_ext_tool_agent"}
 """verl's agent loops → this package's, which keep step rewards and can give each request a seed."""
@@ -53,7 +50,7 @@ class RewardModelOptions(Section):
 
 
 class _GoldResponseOptions(Section):
-    """The section `GOLD_RESPONSES`: responses in data files, measured after a training step."""
+    """The section ``algorithm.grpo_ext.gold_responses``: responses in data files, measured after a step."""
 
     files: Text | Annotated[Sequence[Text], Field(min_length=1)] | None = option(
         None, "prompts with the responses", "a data file, or a list of them", "${data.val_files}"
@@ -155,9 +152,10 @@ class Options(Section):
     @classmethod
     def from_config(cls, algorithm: Mapping[str, Any] | None) -> "Options":
         """Read and check the section in verl's ``algorithm``; None gives all defaults."""
-        options = read_section(options_model(), written(algorithm), SECTION)
+        options = options_model().read(written(algorithm), SECTION)
         if options.gold_responses is not None and options.gold_responses.files is None:
-            key, why = f"{GOLD_RESPONSES}.files", f"{GOLD_RESPONSES} needs the responses to measure"
+            key = f"{SECTION}.gold_responses.files"
+            why = f"{SECTION}.gold_responses needs the responses to measure"
             fix, valid = Line(f"+{key}=${{data.val_files}}"), "a data file, or a list of them"
             raise SettingError(key, None, why=why, valid=valid, fix=fix)
         return options
@@ -195,6 +193,12 @@ class Options(Section):
             centred = "" if always_divides else f", or +{SECTION}.scale_rewards=none"
             raise SettingError(key, False, why=why, valid="true", fix=Line(f"{key}=true", more=centred))
         return options
+
+    @property
+    def anchor_field(self) -> str:
+        """The field of verl's batch with the log-probs of GVPO's anchor."""
+        of_features = {name: field for each in foreign_features() for name, field in each.anchors.items()}
+        return (ANCHORS | of_features)[self.gvpo_anchor]
 
     @property
     def budget_of_truncated(self) -> int | None:

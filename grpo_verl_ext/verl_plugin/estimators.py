@@ -24,12 +24,11 @@ from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.process import process_advantages
 from grpo_verl_ext.algorithms.validation import check_rows, check_same_shape
 from grpo_verl_ext.catalogue import Estimator, compute
-from grpo_verl_ext.catalogue.gvpo import ANCHORS, alpha_of
+from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, Field
+from grpo_verl_ext.verl_plugin.wire import PASSED, Field
 
 
 @torch.no_grad()
@@ -85,12 +84,12 @@ def _advantages(
 ) -> Tensor:
     learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
     if estimator.needs_steps:
-        if (steps := STEPS.get()) is None:
+        if (steps := PASSED.get().steps) is None:
             raise _without(estimator, "step rewards", "and an agent loop ")
         baseline = compute.BASELINES[str(options.scale_rewards)]
         return process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
     if estimator.several_rewards:
-        if (rewards := SEVERAL_REWARDS.get()) is None:
+        if (rewards := PASSED.get().several_rewards) is None:
             raise _without(estimator, "rewards but their sum")
         check_rows(rewards, group)
     else:
@@ -115,12 +114,6 @@ def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:
         f"algorithm.adv_estimator={estimator.name} has no {what} to learn from; valid is a trainer mode "
         f"{more}of this package. Type: +algo={estimator.name.removesuffix('_outcome')}"
     )
-
-
-def anchor_field(anchor: str) -> str:
-    """Return the field of verl's batch with the log-probs of GVPO's anchor, a value of ``gvpo_anchor``."""
-    of_features = {name: field for each in all_features() for name, field in each.anchors.items()}
-    return (ANCHORS | of_features)[anchor]
 
 
 def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss: Any) -> Tensor:

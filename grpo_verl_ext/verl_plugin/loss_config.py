@@ -9,7 +9,7 @@ from verl.workers.config import PolicyLossConfig
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import Loss
 from grpo_verl_ext.utils.keys import POLICY_LOSS
-from grpo_verl_ext.utils.options import Count, PositiveFloat, Section, option, read_section
+from grpo_verl_ext.utils.options import Count, PositiveFloat, Section, option
 
 
 class _CommonOptions(Section):
@@ -46,8 +46,8 @@ LossConfig: Any = make_dataclass(
         "__module__": __name__,
         "__doc__": "verl's loss options and ours; ``policy_loss._target_`` selects it, as verl's class "
         "refuses our keys.",
-        "__post_init__": lambda config: read_section(
-            _CommonOptions, {"max_response_length": config.max_response_length}, POLICY_LOSS
+        "__post_init__": lambda config: _CommonOptions.read(
+            {"max_response_length": config.max_response_length}, POLICY_LOSS
         ),
     },
 )
@@ -58,7 +58,7 @@ def options_of(loss: Loss, policy_loss: Mapping[str, Any]) -> Any:
     assert loss.options is not None
     fields = loss.options.model_fields
     given = {name: policy_loss.get(name, each.default) for name, each in fields.items()}
-    return read_section(loss.options, given, POLICY_LOSS)
+    return loss.options.read(given, POLICY_LOSS)
 
 
 def check_loss(loss: Loss, actor: Mapping[str, Any]) -> None:
@@ -68,4 +68,4 @@ def check_loss(loss: Loss, actor: Mapping[str, Any]) -> None:
     for check in loss.settings:
         check(actor)
     threshold = (actor.get("policy_loss") or {}).get("off_policy_mask_threshold")
-    read_section(_CommonOptions, {"off_policy_mask_threshold": threshold}, POLICY_LOSS)
+    _CommonOptions.read({"off_policy_mask_threshold": threshold}, POLICY_LOSS)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.documents import DocumentError, read_json
+from grpo_verl_ext.utils.documents import DocumentError, parse_json
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.options import is_count
@@ -29,13 +27,13 @@ def local_folder(name: str) -> Path | None:
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
 
 
-def read_config(folder: Path, *, key: str, fix: str) -> dict[str, Any]:
+def read_config(folder: Path, *, key: str = MODEL, fix: str = FIX) -> dict[str, Any]:
     """Read the ``config.json`` of a model folder, which the setting ``key`` names."""
     file = folder / "config.json"
     if not file.is_file():
         raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
     try:
-        return read_json(file, dict[str, Any])
+        return parse_json(file.read_bytes(), dict[str, Any])
     except DocumentError as error:
         why = f"{file} is not valid JSON of a model ({error}); it was left in place"
         raise SettingError(key, str(folder), why=why, fix=fix) from error
@@ -61,7 +59,7 @@ def model_shape(path: object) -> _ModelShape | None:
     if folder is None:
         return None
     try:
-        content = read_config(folder, key=MODEL, fix=FIX)
+        content = read_config(folder)
     except (SettingError, OSError):
         return None
     if isinstance(text := content.get("text_config"), dict):
@@ -81,16 +79,3 @@ def model_shape(path: object) -> _ModelShape | None:
         return None
     positions = content.get("max_position_embeddings")
     return _ModelShape(**counts, positions=positions if is_count(positions) else None)
-
-
-def tensor_sizes(path: object) -> list[int]:
-    """Return the number of weights of each tensor in the ``.safetensors`` files, read from their headers."""
-    # Imported here because verl loads the plugin in every process.
-    from safetensors import SafetensorError, safe_open
-
-    folder = local_folder(path) if isinstance(path, str) else None
-    sizes: list[int] = []
-    for file in sorted(folder.glob("*.safetensors")) if folder else ():
-        with suppress(SafetensorError, OSError), safe_open(file, framework="np") as weights:
-            sizes += [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
-    return sizes

@@ -14,7 +14,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from wrapt import register_post_import_hook
 
-from grpo_verl_ext.config import foreign_algorithms, presets_of
+from grpo_verl_ext.config import foreign_algorithms
 from grpo_verl_ext.utils.files import cache_root
 from grpo_verl_ext.utils.keys import PATCHES_VARIABLE
 from grpo_verl_ext.verl_plugin import patches
@@ -58,7 +58,7 @@ def register() -> None:
         register_post_import_hook(lambda _, name=module: import_module(name, __package__), registry)  # type: ignore[misc]
     for name in os.environ.get(PATCHES_VARIABLE, "").split(","):
         if (patch := patches.PATCHES.get(name)) is not None:
-            apply = patches.or_warn(patch.apply, name, patch.without)
+            apply = functools.partial(patches.apply_or_warn, patch.apply, name, patch.without)
             register_post_import_hook(apply, patch.module)
 
 
@@ -76,5 +76,5 @@ class _PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Add the folder; called by Hydra when it composes a configuration."""
         search_path.append(provider="grpo_verl_ext", path="pkg://grpo_verl_ext.config")
-        for entry in foreign_algorithms():
-            search_path.append(provider=entry.name, path=f"file://{presets_of(entry)}")
+        for entry, presets in foreign_algorithms().items():
+            search_path.append(provider=entry.name, path=f"file://{presets}")

@@ -11,7 +11,6 @@ verl's: ``actor/kl_loss`` with ``use_kl_loss``, ``actor/reward_kl_penalty`` with
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +25,10 @@ from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODE
 from grpo_verl_ext.verl_plugin import estimators, usage
-from grpo_verl_ext.verl_plugin.wire import GROUPS, STATISTIC, UPDATE_SUMS
+from grpo_verl_ext.verl_plugin.wire import PASSED
 
 if TYPE_CHECKING:
     from verl.workers.config import ActorConfig
-
-ESTIMATOR_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-LOSS_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, dict[str, Tensor]]]] = {}
 
 
 def _loss(
@@ -51,7 +47,7 @@ def _loss(
     if isinstance(loss, GroupLoss):
         return _group_loss(loss, tokens, config)
     if loss.needs is not None:
-        if (found := STATISTIC.get()) is None:
+        if (found := PASSED.get().statistic) is None:
             raise _needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
         statistic = found.to(response_mask.device)
     return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
@@ -66,17 +62,17 @@ def _group_loss(
     the minimiser is the same for every sampling distribution (Theorem 2). ``policy_loss.gvpo_terms`` replaces
     ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.ABLATED_LOSSES`.
 
-    The worker of a trainer mode of this package passes `wire.GROUPS`, with the drift Δ̄ of each prompt; value
+    The worker of a trainer mode of this package passes the groups, with the drift Δ̄ of each prompt; value
     and gradient are then exact at every update. Without them the loss raises SettingError: verl's own
     trainers leave a group incomplete when a session fails, and spread groups over updates.
     """
     from grpo_verl_ext.verl_plugin.loss_config import options_of
 
-    options, groups = options_of(loss, config.policy_loss), GROUPS.get()
+    options, groups = options_of(loss, config.policy_loss), PASSED.get().groups
     if groups is None:
         raise _needs_our_trainer(loss, "the groups of its responses", "tell a loss")
     found = compute.group_loss(options, tokens, groups, config)
-    if (sums := UPDATE_SUMS.get()) is not None:
+    if (sums := PASSED.get().update_sums) is not None:
         mini_batch = MiniBatch.from_config(config)
         sums.weights.index_add_(0, groups.index, found.weights.to(sums.weights.dtype))
         parts = [mini_batch.mean(each.detach()) for each in found.moments[3:]]
@@ -120,11 +116,8 @@ def function_of(record: Estimator | Loss) -> Any:
 
 def _enter(record: Estimator | Loss) -> None:
     """Register a record's function with verl, unless another package has the name."""
-    is_estimator = isinstance(record, Estimator)
-    own: dict[str, Any] = ESTIMATOR_FUNCTIONS if is_estimator else LOSS_FUNCTIONS
-    verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if is_estimator else POLICY_LOSS_REGISTRY
-    own[record.name] = function_of(record)
-    verls.setdefault(record.name, own[record.name])
+    verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if isinstance(record, Estimator) else POLICY_LOSS_REGISTRY
+    verls.setdefault(record.name, function_of(record))
 
 
 catalogue.enter_foreign()

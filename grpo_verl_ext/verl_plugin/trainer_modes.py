@@ -22,12 +22,6 @@ _PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
 
 
-def with_parts(worker: type, config: DictConfig) -> type:
-    """Return a worker class of verl with our actor, and the parts of the features that a training uses."""
-    used = (each.worker for each in all_features() if each.worker and each.used(config))
-    return type(worker.__name__, (*map(load_named, used), worker), {"actor_worker_cls": GroupTrainingWorker})
-
-
 class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  # known when they are imported
     """All additions to a trainer of verl, mixed in before its class."""
 
@@ -39,9 +33,16 @@ class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  
             config.trainer.v1.trainer_mode = config.trainer.v1.trainer_mode.removeprefix(PREFIX)
         super().__init__(config)
 
+    @classmethod
+    def worker_with_parts(cls, config: DictConfig) -> type:
+        """Return verl's worker class with our actor, and the parts of the features that a training uses."""
+        used = (each.worker for each in all_features() if each.worker and each.used(config))
+        bases = (*map(load_named, used), cls.worker_cls)
+        return type(cls.worker_cls.__name__, bases, {"actor_worker_cls": GroupTrainingWorker})
+
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        worker = with_parts(self.worker_cls, self.config)
+        worker = self.worker_with_parts(self.config)
         for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(worker)

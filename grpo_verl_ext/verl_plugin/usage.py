@@ -77,7 +77,8 @@ def used_settings(config: DictConfig) -> Iterator[str]:
             if name not in registry and not registers_elsewhere(config):  # then it is misspelt
                 name = next(iter(get_close_matches(name, map(str, registry), n=1, cutoff=0.7)), name)
             function = registry.get(name)
-            if hasattr(function, RECORD) or is_own_module(str(getattr(function, "__module__", ""))):
+            owner = str(getattr(function, "__module__", ""))
+            if hasattr(function, RECORD) or owner.startswith(f"{_PACKAGE}."):
                 yield f"{key}={value}"
     for key in _PATHS:
         value = _selected(config, key)
@@ -104,11 +105,6 @@ def own_task(config: DictConfig) -> DictConfig | None:
     """Return the section ``task`` if a preset ``+task=`` of this package set it, and None for any other."""
     task: DictConfig = _selected(config, "task")
     return task if _selected(config, "task.package") == _PACKAGE else None
-
-
-def is_own_module(name: str) -> bool:
-    """Whether a module of this name is in this package."""
-    return name.split(".", maxsplit=1)[0] == _PACKAGE
 
 
 def _selected(config: DictConfig, key: str) -> Any:

@@ -10,9 +10,9 @@ import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any
 
 from torch import Tensor
 
@@ -53,30 +53,6 @@ class Field:
     OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
 
 
-_Value = TypeVar("_Value")
-
-
-class _ScopedValue(Generic[_Value]):
-    """A value per thread that is set inside a ``with`` block and None outside."""
-
-    def __init__(self, name: str) -> None:
-        self._value: ContextVar[_Value | None] = ContextVar(name, default=None)
-        self.get = self._value.get
-
-    @contextmanager
-    def set(self, value: _Value) -> Iterator[None]:
-        """Make `get` return this value inside the block."""
-        token = self._value.set(value)
-        try:
-            yield
-        finally:
-            self._value.reset(token)
-
-
-ROW_KEYS = _ScopedValue[Sequence[str]]("keys")
-"""Trainer → estimator: verl's key of each row, which identifies its session."""
-
-
 @dataclass(frozen=True)
 class BatchSteps:
     """All S steps of the responses of a batch, (S,) each; see `algorithms.process`."""
@@ -84,13 +60,6 @@ class BatchSteps:
     rewards: Tensor
     row: Tensor
     end: Tensor
-
-
-STEPS = _ScopedValue[BatchSteps]("steps")
-"""Trainer → estimator ``grpo_process``: the steps; verl passes rewards only."""
-
-SEVERAL_REWARDS = _ScopedValue[Tensor]("several rewards")
-"""Trainer → estimator ``gdpo_outcome``: the rewards of each row, (B, M); verl passes their sum only."""
 
 
 class StatisticSource(Enum):
@@ -101,13 +70,6 @@ class StatisticSource(Enum):
     FORWARD_PASS = "forward pass"  # one over the mini-batch before its update
 
 
-STATISTIC = _ScopedValue[Tensor | None]("statistic of the mini-batch")
-"""Worker → loss: what `Loss.needs`, for the tokens of the micro-batch, (B, T), 0 under the mask."""
-
-GROUPS = _ScopedValue[GroupRows]("group rows")
-"""Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids."""
-
-
 @dataclass(frozen=True)
 class UpdateSums:
     """What the loss gvpo adds up over the micro-batches of an update; tensors that the worker made."""
@@ -116,8 +78,36 @@ class UpdateSums:
     fit: Tensor  # (3,) Var(R), Var(f), Cov(R, f) of `gvpo_terms.Moments`, D times this rank's part
 
 
-UPDATE_SUMS = _ScopedValue[UpdateSums]("sums of an update")
-"""Worker → loss, which adds to them: verl would return each as a metric."""
+@dataclass(frozen=True)
+class _Passed:
+    """What `passing` has set; None outside of its block."""
+
+    # Trainer → estimator: verl's key of each row, which identifies its session.
+    row_keys: Sequence[str] | None = None
+    # Trainer → estimator ``grpo_process``: the steps; verl passes rewards only.
+    steps: BatchSteps | None = None
+    # Trainer → estimator ``gdpo_outcome``: the rewards of each row, (B, M); verl passes their sum only.
+    several_rewards: Tensor | None = None
+    # Worker → loss: what `Loss.needs`, for the tokens of the micro-batch, (B, T), 0 under the mask.
+    statistic: Tensor | None = None
+    # Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids.
+    groups: GroupRows | None = None
+    # Worker → loss, which adds to them: verl would return each as a metric.
+    update_sums: UpdateSums | None = None
+
+
+PASSED: ContextVar[_Passed] = ContextVar("passed", default=_Passed())  # noqa: B039  # it is frozen
+"""What estimator and loss read beside verl's arguments, per thread."""
+
+
+@contextmanager
+def passing(**values: Any) -> Iterator[None]:
+    """Set values of `PASSED` inside the block, beside those of the blocks around it."""
+    token = PASSED.set(replace(PASSED.get(), **values))
+    try:
+        yield
+    finally:
+        PASSED.reset(token)
 
 
 def report_failure(error: Exception | None) -> None:

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext import cli
 from grpo_verl_ext.ablation import terminal
-from grpo_verl_ext.ablation.declaration import Expectation, Primary
-from grpo_verl_ext.ablation.grid import GridSettings, keep_grid
+from grpo_verl_ext.ablation.declaration import Expectation, GridSettings, Primary
+from grpo_verl_ext.ablation.grid import keep_grid
 from grpo_verl_ext.ablation.report import Report
+from grpo_verl_ext.ablation.results import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import CheckResult, RunResult, gathered
 from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
@@ -138,7 +138,8 @@ def declared(tmp_path: Path) -> Report:
         margin=0.05,
         expect=[Expectation(variant, "higher") for variant in outcomes],
     )
-    metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, "timing_s/step": 1.5} for step in range(3)}
+    took = {"timing_s/step": 1.5, "perf/total_num_tokens": 7.0, "actor/perf/max_memory_allocated_gb": 3.0}
+    metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, **took} for step in range(3)}
     runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
     verdicts = []
     for place, (variant, outcome) in enumerate(outcomes.items()):
@@ -154,14 +155,8 @@ def declared(tmp_path: Path) -> Report:
                 **{"difference": first + 0.01, "low": first - 0.115, "high": first + 0.135},
             )
         )
-    return Report(
-        results=gathered(settings, [(run, metrics) for run in runs]),
-        costs={"grpo": {"seconds": 4.5, "tokens": 20.0, "memory_gb": 3.0}},
-        missing=[],
-        warnings=[],
-        verdicts=verdicts,
-        checks=[
-            CheckResult("actor/pg_clipfrac, mean, at least 0.01", "ppo", 0.009962, False, False, "missed"),
-            CheckResult("lr1e-3 lower than grpo", "lr1e-3", -0.25, True, True, "passed"),
-        ],
-    )
+    checks = [
+        CheckResult("actor/pg_clipfrac, mean, at least 0.01", "ppo", 0.009962, False, False, "missed"),
+        CheckResult("lr1e-3 lower than grpo", "lr1e-3", -0.25, True, True, "passed"),
+    ]
+    return Report(gathered(settings, [(run, metrics) for run in runs]), judged=(checks, verdicts))

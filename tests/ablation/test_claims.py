@@ -13,10 +13,15 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary, VariantPair
-from grpo_verl_ext.ablation.grid import GridSettings
-from grpo_verl_ext.ablation.measures import report_rows
-from grpo_verl_ext.ablation.report import Report, report_of
+from grpo_verl_ext.ablation.declaration import (
+    Control,
+    Expectation,
+    GridSettings,
+    ManipulationCheck,
+    Primary,
+    VariantPair,
+)
+from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.table import read_results, read_table, write_table
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, control_of
 
@@ -59,7 +64,7 @@ def grid(write, tmp_path: Path) -> Grid:
 
     def grid(differences: Mapping[str, list[float]], **more: Any) -> Report:
         write("grid", {"bad": LOWER, **differences}, **more)
-        return report_of(read_results(tmp_path / "grid"))
+        return Report(read_results(tmp_path / "grid"))
 
     return grid
 
@@ -88,7 +93,7 @@ class TestNumbers:
         write("grid", {"a": [], "bad": LOWER}, expect=both)
         for seed, level, difference in zip(SEEDS, LEVEL, around(0.03), strict=True):
             leave("a", seed, {1: {"acc": level}, 2: {"acc": level + difference}}, tmp_path / "grid")
-        final, mean = report_of(read_results(tmp_path / "grid")).verdicts
+        final, mean = Report(read_results(tmp_path / "grid")).verdicts
         assert (final.measure, mean.measure) == ("final", "mean")
         assert final.difference == pytest.approx(0.03, rel=1e-9)
         assert mean.difference == pytest.approx(0.015, rel=1e-9)
@@ -323,7 +328,7 @@ class TestControlOfAnotherGrid:
         analysis = self.judged(grid, tmp_path)
         write_table(analysis.results, tmp_path / "kept.parquet")
         shutil.rmtree(tmp_path / "calibration")
-        again = report_of(read_table(tmp_path / "kept.parquet"))
+        again = Report(read_table(tmp_path / "kept.parquet"))
         assert (again.verdicts, again.checks) == (analysis.verdicts, analysis.checks)
 
 
@@ -341,7 +346,7 @@ class TestAnalysis:
         analysis = grid(
             {"a": around(0.06)}, expect=[Expectation("a", "higher")], primary=Primary("clip", "second_half")
         )
-        assert {(row["metric"], row["measure"]) for row in report_rows(analysis.results)} == {
+        assert {(row["metric"], row["measure"]) for row in analysis.results.rows} == {
             ("clip", "second_half"), ("acc", "final"), ("acc", "best"), ("acc", "area")
         }  # fmt: skip
 

@@ -20,7 +20,8 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import free_ports, ray_head
 
 from grpo_verl_ext.ablation import run as runner
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.ray_jobs import RayCluster, connected
 from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.ablation.state import State, noted_job, status_of

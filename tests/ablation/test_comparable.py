@@ -10,7 +10,6 @@ import pytest
 
 from grpo_verl_ext.ablation.declaration import Control, Expectation, Primary
 from grpo_verl_ext.ablation.grid import runs_of
-from grpo_verl_ext.ablation.measures import report_rows
 from grpo_verl_ext.ablation.table import read_results
 
 MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
@@ -66,7 +65,7 @@ def test_one_is_named_and_left_out(ablate, grid, tmp_path: Path, change, why: st
     grid(of={("other", 2): change})
     results = read_results(tmp_path)
     assert results.left_out == {("other", 2): why}
-    rows = {(row["variant"], row["measure"]): row for row in report_rows(results)}
+    rows = {(row["variant"], row["measure"]): row for row in results.rows}
     assert rows["other", "final"]["by_seed"] == {seed: seed + len("other") for seed in (1, 3)}
     printed = ablate("report", tmp_path).output
     assert f"other/seed-2 is left out: {why}. To train it again, move its folder away" in printed

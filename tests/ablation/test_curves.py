@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from grpo_verl_ext.ablation.report import Report, forest, learning_curves, report_of
-from grpo_verl_ext.ablation.table import Results, read_results
+from grpo_verl_ext.ablation.report import Report, forest, learning_curves
+from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
 
@@ -25,13 +26,13 @@ def results(tmp_path: Path, grid_of, leave) -> Results:
 
 def test_curves_have_the_steps_that_all_seeds_have(results: Results) -> None:
     """The baseline comes first; after the seeds of a variant comes their mean."""
-    figure = learning_curves(report_of(results), "val/acc")
+    figure = learning_curves(Report(results), "val/acc")
     assert figure is not None
     assert [(*line.get_xdata(), *line.get_ydata()) for line in figure.axes[0].lines] == [
         *[(0, 2, 0.0, 0.5), (0, 2, 0.0, 0.5)],
         *[(0, 2, 0.25, 1.0), (0, 2, 0.75, 0.5), (0, 2, 0.5, 0.75)],
     ]
-    assert learning_curves(report_of(results), "nowhere") is None
+    assert learning_curves(Report(results), "nowhere") is None
 
 
 def drawn(analysis: Report) -> Axes:
@@ -66,7 +67,7 @@ def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Report) 
 def test_a_difference_of_differences_looks_like_no_variant(declared: Report) -> None:
     one, *others = declared.verdicts
     both = dataclasses.replace(one, variant="(a − b)", against="(c − d)")
-    axes = drawn(dataclasses.replace(declared, verdicts=[both, *others]))
+    axes = drawn(dataclasses.replace(declared, judged=([], [both, *others])))
     assert axes.texts[0].get_text() == "(a − b) − (c − d)"
     (drawn_one,) = [line for line in axes.lines if list(line.get_xdata()) == [one.difference]]
     variants = range(len(declared.results.variants))
@@ -81,11 +82,11 @@ def test_the_band_is_the_margin(declared: Report) -> None:
     analysis = dataclasses.replace(declared, results=dataclasses.replace(declared.results, settings=without))
     assert not drawn(analysis).patches
     # Without verdicts another number may be drawn than the primary, in whose units the margin is.
-    assert not drawn(dataclasses.replace(declared, verdicts=[])).patches
+    assert not drawn(dataclasses.replace(declared, judged=([], []))).patches
 
 
 def test_without_a_declaration_the_area_of_the_first_metric_is_drawn(results: Results) -> None:
-    axes = drawn(report_of(results))
+    axes = drawn(Report(results))
     # At the steps that most runs have, 0 and 2, the areas with seed 1 are (0.25 + 1) / 2 of a and 0.25 of b.
     assert (horizontal(axes, 0), horizontal(axes, 0.2)) == ([[0.375]], [[0.375]])
     assert [text.get_text() for text in axes.texts] == ["a − b"]

@@ -10,12 +10,13 @@ from grpo_verl_ext.ablation.declaration import (
     Comparison,
     Control,
     Expectation,
+    GridSettings,
     ManipulationCheck,
     Measure,
     Primary,
     Starts,
 )
-from grpo_verl_ext.ablation.grid import AblationError, GridSettings, read_grid
+from grpo_verl_ext.ablation.grid import AblationError, read_grid
 from grpo_verl_ext.ablation.measures import measured
 
 GRID = """

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import grpo_verl_ext.config
-from grpo_verl_ext.ablation.grid import GridSettings, read_grid
-from grpo_verl_ext.ablation.measures import curves_of
-from grpo_verl_ext.ablation.report import report_of, write_files
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import read_grid
+from grpo_verl_ext.ablation.report import Report, write_files
 from grpo_verl_ext.ablation.table import read_table
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
@@ -33,7 +33,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kept in KEPT:
         folders[kept.parent.name] = tmp_path_factory.mktemp(kept.parent.name)
         # All that `ablate report` writes but its pictures, which take most of its time.
-        write_files(report_of(read_table(kept)), folders[kept.parent.name])
+        write_files(Report(read_table(kept)), folders[kept.parent.name])
     return folders
 
 
@@ -104,7 +104,7 @@ def learnt_in(grid: str) -> list[tuple[str, float, float]]:
     """Preset, accuracy before and after 16 steps, of each run."""
     results = read_table(EXAMPLES / "results" / grid / "metrics.parquet")
     accuracy = "val-core/chain_sum/acc/mean@1"
-    curves = {variant: dict(points) for (variant, _), points in curves_of(results, accuracy).items()}
+    curves = {variant: dict(points) for (variant, _), points in results.curves[accuracy].items()}
     return [(run.variant, curves[run.variant][0], curves[run.variant][16]) for run in results.runs]
 
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from grpo_verl_ext.ablation.grid import runs_of
-from grpo_verl_ext.ablation.report import COLOURS, Report, report_of, visible, write_page
+from grpo_verl_ext.ablation.report import COLOURS, Report, visible, write_page
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome
 
@@ -46,7 +46,7 @@ def test_what_acts_is_named_and_what_shows_is_kept() -> None:
 
 
 def test_all_text_is_escaped(folder: Path) -> None:
-    html = as_html(report_of(read_results(folder)))
+    html = as_html(Report(read_results(folder)))
     assert "<script" not in html
     assert 'onerror="' not in html
     assert html.count("</main>") == 1
@@ -60,7 +60,7 @@ def test_all_text_is_escaped(folder: Path) -> None:
 
 def test_a_grid_without_a_finished_run_has_a_page(tmp_path: Path, grid_of) -> None:
     grid_of(["b"], ["m"])
-    assert "b/seed-1 (waiting)" in as_html(report_of(read_results(tmp_path)))
+    assert "b/seed-1 (waiting)" in as_html(Report(read_results(tmp_path)))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def browser() -> Iterator[Browser]:
 def test_a_browser_shows_it_without_an_error_a_request_or_harm(
     folder: Path, browser: Browser, width: int
 ) -> None:
-    file = write_page(report_of(read_results(folder)), folder)
+    file = write_page(Report(read_results(folder)), folder)
     page = browser.new_page(viewport={"width": width, "height": 900})
     said: list[str] = []
     asked: list[str] = []
@@ -104,7 +104,7 @@ HEADINGS = r"<h([12])>(.*?)</h\1>"
 
 
 def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
-    exploratory, html = as_html(report_of(read_results(folder))), as_html(declared)
+    exploratory, html = as_html(Report(read_results(folder))), as_html(declared)
     headings = [[heading for _, heading in re.findall(HEADINGS, page)] for page in (exploratory, html)]
     assert headings[0] == [*("base, other", "Differences", "Curves", "Checks and costs", "Provenance")]
     assert headings[1][1:] == ["Differences", "Curves", "Checks and costs", "Provenance"]

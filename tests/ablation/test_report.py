@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.measures import report_rows
-from grpo_verl_ext.ablation.report import Report, forest, report_of, write_files
+from grpo_verl_ext.ablation.report import Report, forest, write_files
 from grpo_verl_ext.ablation.table import read_results
 
 
@@ -16,7 +15,7 @@ def test_costs_are_sums_and_a_peak(tmp_path: Path, grid_of, leave) -> None:
     step = {"timing_s/step": 2.0, "perf/total_num_tokens": 10.0}
     grid_of(["grpo"], ["acc"], seeds=[1])
     leave("grpo", 1, {0: {}, 1: step | {"actor/perf/max_memory_allocated_gb": 3.0}, 2: step})
-    costs = report_of(read_results(tmp_path)).costs["grpo"]
+    costs = Report(read_results(tmp_path)).results.costs["grpo"]
     assert costs == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
 
 
@@ -43,7 +42,7 @@ def folder(unbegun: Path, leave) -> Path:
 def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
     results = read_results(folder)
     assert results.variants == ["grpo", "other.one"], "the baseline comes first"
-    base, other = (row for row in report_rows(results) if row["measure"] == "final")
+    base, other = (row for row in results.rows if row["measure"] == "final")
     assert base["by_seed"] == {1: 0.5, 2: 0.25, 3: 0.0}
     assert (base["mean"], "versus_difference" in base) == (0.25, False)
     assert other["by_seed"] == {1: 0.75, 2: 0.75}
@@ -94,7 +93,7 @@ def test_a_grid_that_declares_its_control_alone_begins_with_it(
 ) -> None:
     check, control = declared.checks
     control = dataclasses.replace(control, passed=passed, sentence="lr1e-3 − grpo: −0.250")
-    analysis = dataclasses.replace(declared, verdicts=[], checks=[check, control])
+    analysis = dataclasses.replace(declared, judged=([check, control], []))
     write_files(analysis, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert text.startswith(f"- **{label}**: lr1e-3 − grpo: −0.250\n\n")
@@ -106,7 +105,7 @@ def test_a_verdict_without_a_number_is_reported(declared: Report, tmp_path: Path
     without = {"difference": None, "low": None, "high": None, "by_seed": {}}
     unknown = [dataclasses.replace(verdict, **without) for verdict in declared.verdicts]
     check = dataclasses.replace(declared.checks[0], value=None, name="of a|b")
-    analysis = dataclasses.replace(declared, verdicts=unknown, checks=[check])
+    analysis = dataclasses.replace(declared, judged=([check], unknown))
     write_files(analysis, tmp_path)
     assert r"| of a\|b | ppo | – | missed |" in (tmp_path / "report.md").read_text()
     assert json.loads((tmp_path / "report.json").read_text())["verdicts"][0]["difference"] is None
@@ -137,5 +136,5 @@ def test_corrupt_metrics_are_named_left_and_the_report_goes_on(ablate, folder: P
 def test_a_corrupt_record_is_named_and_its_run_counts(folder: Path) -> None:
     (folder / "grpo" / "seed-1" / "run.json").write_text("{")
     results = read_results(folder)
-    assert report_rows(results)[0]["by_seed"] == {1: 0.5, 2: 0.25, 3: 0.0}
-    assert report_of(results).warnings[0].startswith("grpo/seed-1/run.json is not the record of a run")
+    assert results.rows[0]["by_seed"] == {1: 0.5, 2: 0.25, 3: 0.0}
+    assert Report(results).warnings[0].startswith("grpo/seed-1/run.json is not the record of a run")

@@ -13,7 +13,8 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.ablation import run as runner
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, GridSettings, runs_of
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import AblationError, GridRun, runs_of
 from grpo_verl_ext.ablation.run import check_records, go
 from grpo_verl_ext.ablation.state import State, read_record, status_of
 from grpo_verl_ext.runs.metrics import Metrics

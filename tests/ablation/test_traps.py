@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.measures import Paired, report_rows
-from grpo_verl_ext.ablation.report import report_of
+from grpo_verl_ext.ablation.measures import Paired
+from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.ablation.verdicts import in_words
 
@@ -41,10 +41,8 @@ class TestAFinalValueIsOfTheLastStep:
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
         leave("b", 2, {step: {"acc": curve[step]} if step in curve else {} for step in (1, 2)})
-        analysis = report_of(read_results(tmp_path))
-        assert all(
-            row["by_seed"].keys() == {1} for row in report_rows(analysis.results) if row["variant"] == "b"
-        )
+        analysis = Report(read_results(tmp_path))
+        assert all(row["by_seed"].keys() == {1} for row in analysis.results.rows if row["variant"] == "b")
         (missing,) = analysis.missing
         assert missing.startswith(why)
 
@@ -56,10 +54,8 @@ class TestAFinalValueIsOfTheLastStep:
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
             leave(variant, seed, {0: {"acc": 0.2}, 2: {"acc": 0.4}})
         leave("b", 2, {0: {"acc": 0.2}, 1: {"acc": 0.9}, 2: {"acc": 0.4}})
-        analysis = report_of(read_results(tmp_path))
-        values = {
-            row["measure"]: row["by_seed"] for row in report_rows(analysis.results) if row["variant"] == "b"
-        }
+        analysis = Report(read_results(tmp_path))
+        values = {row["measure"]: row["by_seed"] for row in analysis.results.rows if row["variant"] == "b"}
         assert values["area"] == pytest.approx({1: 0.3, 2: 0.3})
         assert values["best"] == {1: 0.4, 2: 0.4}
         assert analysis.missing == []

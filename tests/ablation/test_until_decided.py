@@ -11,7 +11,7 @@ import pytest
 from statsmodels.stats.power import TTestPower
 
 from grpo_verl_ext.ablation import run as runner
-from grpo_verl_ext.ablation.report import report_of
+from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED
@@ -100,7 +100,7 @@ def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, 
     assert verl.trained == [f"{name} {seed}" for seed in range(1, wanted + 1) for name in MEAN]
     assert f"{wanted} starts are trained, of at most 8" in finished.output
     assert re.search(r"After 4 starts the SD of paired differences is 0\.\d+ \(6 degrees", finished.output)
-    analysis = report_of(read_results(tmp_path / "out"))
+    analysis = Report(read_results(tmp_path / "out"))
     said = [each.sentence for each in [*analysis.verdicts, *analysis.checks]]
     assert sentences(finished.output) == said
     assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
@@ -135,7 +135,7 @@ def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, t
     before = sentences(run().output)
     run("out", "--jobs", "1")
     assert len(verl.trained) == 4 * 8
-    analysis = report_of(read_results(tmp_path / "out"))
+    analysis = Report(read_results(tmp_path / "out"))
     assert [each.sentence for each in [*analysis.verdicts, *analysis.checks]] == before
     assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
     (warning,) = analysis.warnings
@@ -201,5 +201,5 @@ class TestChangedSources:
         monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
         nothing = {"expect": [], "control": None, "primary": None, "margin": None, "starts": None}
         run("out", "--jobs", "1", seeds=[1], **nothing)
-        (warning,) = report_of(read_results(tmp_path / "out")).warnings
+        (warning,) = Report(read_results(tmp_path / "out")).warnings
         assert warning.startswith("4 of 4 runs were begun from a checkout that differs from its commit")

@@ -11,6 +11,7 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
 from grpo_verl_ext.ablation.measures import difference_sd, holm, p_of_equality, starts_needed
+from grpo_verl_ext.ablation.results import Difference
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, outcome_of
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25)
@@ -42,11 +43,11 @@ def decided(
     """The outcome at alpha 0.04 with two comparisons, so that 0.02 is the level of one."""
     if adjusted is None:
         adjusted = p_equal if expected == "equal" else p
-    return outcome_of(
-        expected, difference, p=p, p_equal=p_equal, adjusted_p=adjusted, alpha=0.04, comparisons=2
-    ).name
+    numbers = {"expected": expected, "difference": difference, "p": p, "p_equal": p_equal}
+    return outcome_of(Difference(**COMPARED, **numbers, adjusted_p=adjusted), alpha=0.04, comparisons=2).name
 
 
+COMPARED = {"variant": "a", "against": "b", "measure": "area", "by_seed": {}}
 BELOW, ABOVE = math.nextafter(0.04, 0), math.nextafter(0.04, 1)
 
 
@@ -120,13 +121,14 @@ class TestSimulated:
             outcomes += [
                 [
                     outcome_of(
-                        expected[i],
-                        paired.mean(axis=-1)[grid, i],
-                        p=p[grid, i],
-                        p_equal=p_equal[grid, i],
-                        adjusted_p=adjusted[grid, i],
-                        alpha=self.ALPHA,
-                        comparisons=count,
+                        Difference(
+                            **COMPARED,
+                            **{"expected": expected[i], "difference": paired.mean(axis=-1)[grid, i]},
+                            **{"p": p[grid, i], "p_equal": p_equal[grid, i]},
+                            adjusted_p=adjusted[grid, i],
+                        ),
+                        self.ALPHA,
+                        count,
                     )
                     for i in range(count)
                 ]

@@ -93,7 +93,7 @@ def test_our_classes_fit_verls_and_what_moves_is_named(python: Python) -> None:
     assert found.returncode == 0, found.stderr
     now, broken = found.stdout.partition("moved: ")[2].split("then: ")
     assert now.strip() == "[]"
-    assert "GvpoMixin._update_actor takes self, batch, metrics, and verl's self, rows" in broken
+    assert "MiniBatchMixin._update_actor takes self, batch, metrics, and verl's self, rows" in broken
     assert "MiniBatchMixin: no super()._setup" in broken
 
 

@@ -27,10 +27,8 @@ from verl.trainer.ppo import core_algos
 from grpo_verl_ext import catalogue, preflight
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.options import section_in
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 OF_THE_MACHINE = ("device", "rollout-engine", "queue", "task", "data", "model")
 """Checks that look at files and devices, which a command in a page does not have."""
@@ -266,9 +264,8 @@ def test_the_first_sentence_of_a_page_leads_to_the_values_of_its_preset(name: st
 def test_the_pages_have_every_name_and_option() -> None:
     pages = [ROOT / "docs/settings.md", *(ROOT / "docs/algorithms").glob("*.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    sections = [section[0] for field in Options.model_fields.values() if (section := section_in(field))]
-    options = [name for section in (Options, *sections) for name in section.model_fields]
-    for name in (*ESTIMATOR_FUNCTIONS, *LOSS_FUNCTIONS, *options):
+    options = [name for _, name in Options.all_keys("").values()]
+    for name in (*catalogue.ESTIMATORS, *catalogue.LOSSES, *options):
         assert re.search(rf"[`.…]{name}[`.]", text), name
 
 

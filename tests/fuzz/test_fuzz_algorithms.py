@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mini_batches import actor_config, at_first_update
 from strategies import fuzzing, values
 from torch import Tensor
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 
 import grpo_verl_ext as ours
 from grpo_verl_ext import catalogue
@@ -24,8 +25,7 @@ from grpo_verl_ext.proof.invariance import OUR_CASES
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -258,7 +258,7 @@ sections = st.none() | st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("name", ESTIMATOR_FUNCTIONS)
+@pytest.mark.parametrize("name", [*catalogue.ESTIMATORS])
 @fuzzing(30)
 @given(
     batch=batches(elements, fitting=True) | batches(elements, fitting=False),
@@ -276,8 +276,8 @@ def test_estimators(name: str, batch: dict[str, Tensor] | None, config, ids: boo
     batch = batch or {"rewards": torch.ones(2, 3), "mask": torch.ones(2, 3), "group": torch.tensor([0, 0])}
     steps = BatchSteps(torch.tensor([1.0]), torch.tensor([0]), torch.tensor([0]))
     try:
-        with STEPS.set(steps), SEVERAL_REWARDS.set(batch["rewards"]):
-            advantages, returns = ESTIMATOR_FUNCTIONS[name](
+        with wire.passing(steps=steps, several_rewards=batch["rewards"]):
+            advantages, returns = get_adv_estimator_fn(name)(
                 batch["rewards"], batch["mask"], index=batch["group"].numpy() if ids else None, config=config
             )
     except (SettingError, TensorError) as error:
@@ -330,8 +330,8 @@ def test_losses(case, batch: dict[str, Tensor] | None, changed, policy_loss) -> 
         options = {"loss_mode": case.loss_mode, "gvpo_beta": 0.1} | policy_loss
         object.__setattr__(config, "policy_loss", LossConfig(**options))
         check_loss(catalogue.LOSSES[case.loss_mode], config)
-        with wire.GROUPS.set(at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
-            loss, metrics = LOSS_FUNCTIONS[case.loss_mode](
+        with wire.passing(groups=at_first_update(batch["mask"].shape[:1].numel(), config.rollout_n)):
+            loss, metrics = get_policy_loss_fn(case.loss_mode)(
                 old_log_prob=batch["old_log_prob"],
                 log_prob=batch["log_prob"],
                 advantages=batch["advantages"],

@@ -17,11 +17,11 @@ def make_embedded_task(folder: Path) -> None:
 
     def build(unfinished: Path) -> dict[str, Any]:
         tokenizer = build_tokenizer()
-        tokenizer.save_pretrained(unfinished / prepared.MODEL_FOLDER)
-        build_model(tiny, tokenizer, seed=1).save_pretrained(unfinished / prepared.MODEL_FOLDER)
+        tokenizer.save_pretrained(unfinished / "model")
+        build_model(tiny, tokenizer, seed=1).save_pretrained(unfinished / "model")
         for name in (TRAIN, TEST):
             pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(unfinished / name)
         numbers = {"sampled_accuracy": 0.25, "greedy_accuracy": 1.0, "temperature": 1.0, "seconds": 1.0}
-        return {"format": prepared.FORMAT, "seed": 1, "versions": {}, "measured_prompts": 512, **numbers}
+        return {"seed": 1, "versions": {}, "measured_prompts": 512, **numbers}
 
     prepared.place(folder).make(asdict(tiny), build, force=False)

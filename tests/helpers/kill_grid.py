@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from unittest.mock import Mock
 
-from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary
-from grpo_verl_ext.ablation.grid import GridSettings, runs_of
+from grpo_verl_ext.ablation.declaration import Control, Expectation, GridSettings, ManipulationCheck, Primary
+from grpo_verl_ext.ablation.grid import runs_of
 from grpo_verl_ext.ablation.run import go
 
 

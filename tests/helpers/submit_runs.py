@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
-from grpo_verl_ext.ablation.grid import GridRun, GridSettings
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import GridRun
 from grpo_verl_ext.ablation.ray_jobs import connected
 from grpo_verl_ext.ablation.run import go
 from grpo_verl_ext.runs.verl_run import VerlRun

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.errors import as_typed
 from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, REWARD_MANAGER, ROLLOUT, SECTION
-from grpo_verl_ext.utils.options import Section, said_of, section_in
+from grpo_verl_ext.utils.options import Section
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, option_models
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS, LOSS_FUNCTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -46,8 +46,8 @@ def page() -> str:
 
 def _values() -> list[tuple[str, str]]:
     return [
-        (f"`{ESTIMATOR}`", _names(ESTIMATOR_FUNCTIONS)),
-        (f"`{LOSS}`", _names(LOSS_FUNCTIONS)),
+        (f"`{ESTIMATOR}`", _names(catalogue.ESTIMATORS)),
+        (f"`{LOSS}`", _names(catalogue.LOSSES)),
         (
             "`trainer.v1.trainer_mode`",
             f"{_names(OUR_MODES)}: verl's, with whole prompts in each optimizer step, step rewards, "
@@ -71,13 +71,12 @@ def _keys(rows: Iterator[tuple[str, str, str]]) -> str:
     return _table(("key", "default, other values", "what it does"), rows)
 
 
-def _rows(model: type[Section], section: str = "") -> Iterator[tuple[str, str, str]]:
+def _rows(model: type[Section]) -> Iterator[tuple[str, str, str]]:
     """Key, values and description of each field; the keys of a nested section follow it."""
-    for name, field in model.model_fields.items():
+    for key, (section, name) in model.all_keys("").items():
+        field = section.model_fields[name]
         default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
-        yield f"`{section}{name}`", _valid(default, said_of(field)["valid"]), field.description or ""
-        if (inner := section_in(field)) is not None:
-            yield from _rows(inner[0], f"{section}{name}.<name>." if inner[1] else f"{section}{name}.")
+        yield f"`{key}`", _valid(default, section.said(name)["valid"]), field.description or ""
 
 
 def _valid(default: str, valid: str | tuple[str, ...]) -> str:

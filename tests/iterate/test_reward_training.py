@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def test_it_learns_the_labels_and_goes_on_from_there(job: Job, tmp_path: Path) -
     learned = LearnedReward.load(job["target"], of_steps=job["steps"])
     if job["steps"]:
         held_out = Steps.read(Path(job["held_out"]))[0]
-        scores = learned.scores_of_pieces(held_out.prompt, held_out.completions)
+        response, ends = "".join(held_out.completions), [*accumulate(map(len, held_out.completions))]
+        scores = learned.scores_of_steps(held_out.prompt, response, ends)
         assert [score > 0.5 for score in scores] == held_out.labels
     else:
         assert learned.score("user\n1\n", "abc!") > learned.score("user\n1\n", "abc?")
@@ -100,7 +102,7 @@ def test_accuracy_is_of_steps_or_of_pairs_whose_ties_are_wrong(
     job: Job, examples: list[Pair | Steps], accuracy: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = {"p": [0.9, 0.6], "q": [0.51]}
-    monkeypatch.setattr(LearnedReward, "scores_of_pieces", lambda self, prompt, steps: scores[prompt])
+    monkeypatch.setattr(LearnedReward, "scores_of_steps", lambda self, prompt, *_: scores[prompt])
     monkeypatch.setattr(LearnedReward, "score", lambda self, prompt, response: float(response))
     write_examples(Path(job["held_out"]), examples)
     assert set(trained(few(job)).values()) == {accuracy}

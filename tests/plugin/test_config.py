@@ -1,6 +1,5 @@
 """Test the package's keys: each has a rule that its default obeys, and the page is written from them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,21 +8,11 @@ from omegaconf import OmegaConf
 
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.utils.options import Section, read_section, section_in
+from grpo_verl_ext.utils.options import Section
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 from grpo_verl_ext.verl_plugin.loss_config import option_models
 
-
-def keys_of(model: type[Section], prefix: str) -> Iterator[tuple[str, type[Section], str]]:
-    """Full name, section and name of each key."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}.{name}", model, name
-        if (inner := section_in(field)) is not None:
-            section, by_name = inner
-            yield from keys_of(section, f"{prefix}.{name}.some" if by_name else f"{prefix}.{name}")
-
-
-KEYS = [*keys_of(Options, SECTION)]
+KEYS = [(full, *place) for full, place in Options.all_keys(f"{SECTION}.").items()]
 CASES = pytest.mark.parametrize(("full", "model", "name"), KEYS, ids=[full for full, _, _ in KEYS])
 
 
@@ -37,7 +26,7 @@ def test_a_key_has_a_rule_that_its_default_obeys_and_a_description(
     full: str, model: type[Section], name: str
 ) -> None:
     field = model.model_fields[name]
-    assert getattr(read_section(model, {name: field.default}, full), name) == field.default
+    assert getattr(model.read({name: field.default}, full), name) == field.default
     assert field.description
 
 
@@ -68,10 +57,10 @@ def test_a_key_of_a_loss_has_a_default_that_it_takes_a_description_and_a_refusal
     field = model.model_fields[name]
     default = 0.1 if name == "gvpo_beta" else field.default  # the one key without: the loss needs it
     others = {"gvpo_beta": 0.1} if "gvpo_beta" in model.model_fields else {}
-    assert getattr(read_section(model, others | {name: default}, "policy_loss"), name) == default
+    assert getattr(model.read(others | {name: default}, "policy_loss"), name) == default
     assert field.description
     with pytest.raises(SettingError) as refused:
-        read_section(model, others | {name: object()}, "policy_loss")
+        model.read(others | {name: object()}, "policy_loss")
     assert refused.value.problem.key == f"policy_loss.{name}"
     assert refused.value.problem.valid
     assert f"policy_loss.{name}=" in refused.value.problem.fix

@@ -15,13 +15,14 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import (
     compute_rloo_outcome_advantage,
     compute_rloo_vectorized_outcome_advantage,
+    get_adv_estimator_fn,
 )
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from grpo_verl_ext import dense_group_ids, outcome_advantages, per_prompt_token
 from grpo_verl_ext.algorithms.advantages import learnt_from
+from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 
 F64 = torch.float64
 # Prompts x (3 responses), y (2), z (1) and verl's padding, in the order in which sessions finish.
@@ -67,9 +68,7 @@ def on_tokens(advantages: list[float]) -> Tensor:
 
 
 def test_each_is_called_what_verl_calls_it():
-    assert {name: function.__name__ for name, function in ESTIMATOR_FUNCTIONS.items()} == {
-        name: name for name in ESTIMATOR_FUNCTIONS
-    }
+    assert [get_adv_estimator_fn(name).__name__ for name in ESTIMATORS] == [*ESTIMATORS]
 
 
 SCALED = oracles.grpo_advantages(REWARDS[REAL], IDS[REAL], eps=1e-6)
@@ -151,7 +150,7 @@ def test_bad_options_are_refused_with_key_value_and_remedy(config, message):
 @pytest.mark.parametrize(("ids", "said"), [(None, 0), (IDS[:2], 2)])
 def test_missing_prompt_ids_are_refused(ids, said):
     with pytest.raises(ValueError, match=rf"index has {said} prompt ids for 7 rows.*Pass index="):
-        ESTIMATOR_FUNCTIONS["grpo_outcome"](token_level_rewards(), MASK, ids)
+        get_adv_estimator_fn("grpo_outcome")(token_level_rewards(), MASK, ids)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -159,4 +158,4 @@ def test_rewards_that_are_not_finite_are_refused(bad):
     rewards = token_level_rewards()
     rewards[2, 0] = bad
     with pytest.raises(ValueError, match=rf"reward of row 2 is {bad}.*reward\.custom_reward_function"):
-        ESTIMATOR_FUNCTIONS["grpo_outcome"](rewards, MASK, IDS)
+        get_adv_estimator_fn("grpo_outcome")(rewards, MASK, IDS)

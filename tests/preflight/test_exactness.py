@@ -10,6 +10,7 @@ from mini_batches import actor_config, at_first_update, ragged_batch
 from omegaconf import OmegaConf
 from queue_store import Store, trainer_with
 from verl.trainer.distillation.losses import distillation_loss, distillation_ppo_loss
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 from verl.workers.utils.losses import ppo_loss
@@ -20,8 +21,7 @@ from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.gvpo import worker
 from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import GROUPS, STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 ACTOR = "actor_rollout_ref.actor"
 
@@ -37,7 +37,7 @@ def test_our_modes_share_what_makes_them_exact() -> None:
         assert methods[0].__module__.startswith("grpo_verl_ext."), f"ours comes first for {name}"
     for each in classes:
         config = composed(["+algo=grpo", "+algorithm.grpo_ext.ref_model_sync_steps=2"])
-        refreshing = trainer_modes.with_parts(each.worker_cls, config)
+        refreshing = each.worker_with_parts(config)
         assert refreshing.actor_worker_cls is worker.GroupTrainingWorker
         assert refreshing.refresh_reference is ReferenceSyncWorkerMixin.refresh_reference
 
@@ -103,8 +103,8 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
     algorithm = OmegaConf.create({"adv_estimator": "grpo_process"})
 
     def advantages(response_mask: torch.Tensor) -> torch.Tensor:
-        with STEPS.set(steps):
-            estimator = ESTIMATOR_FUNCTIONS["grpo_process"]
+        with passing(steps=steps):
+            estimator = get_adv_estimator_fn("grpo_process")
             return estimator(torch.zeros(2, 4), response_mask, ["x", "x"], algorithm)[0]
 
     left = mask.clone()
@@ -123,7 +123,7 @@ def test_gvpo_is_the_same_with_importance_weights() -> None:
     model_output, data = batch.micro_batch(rows, dp_size=1)
     config = actor_config(OURS["gvpo"], use_kl_loss=False)
     weights = data["old_log_probs"].exp()
-    with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
+    with passing(groups=at_first_update(len(rows), config.rollout_n)):
         plain, _ = ppo_loss(config, model_output, data)
         data["rollout_is_weights"] = weights
         weighted, _ = ppo_loss(config, model_output, data)
@@ -142,7 +142,7 @@ def test_distillation_is_added_to_the_loss(case: Case) -> None:
     config = actor_config(case, use_kl_loss=False)
     options = {"loss_mode": "k3", "use_policy_gradient": False, "distillation_loss_coef": 0.25}
     distillation = DistillationConfig(distillation_loss=DistillationLossConfig(**options))
-    with GROUPS.set(at_first_update(len(rows), config.rollout_n)):
+    with passing(groups=at_first_update(len(rows), config.rollout_n)):
         ours, _ = ppo_loss(config, model_output, data)
         ours = ours.item()  # verl adds to it in place
         whole, _ = distillation_ppo_loss(config, distillation, model_output=model_output, data=data)

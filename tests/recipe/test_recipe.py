@@ -17,7 +17,8 @@ from scripts import Run, Started, configured
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from grpo_verl_ext.ablation.grid import GridSettings, read_grid, runs_of
+from grpo_verl_ext.ablation.declaration import GridSettings
+from grpo_verl_ext.ablation.grid import read_grid, runs_of
 from grpo_verl_ext.ablation.run import compose_runs
 from grpo_verl_ext.doctor.configuration import all_findings
 from grpo_verl_ext.utils import which_verl

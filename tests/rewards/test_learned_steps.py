@@ -58,7 +58,7 @@ def logistic(positions: list[int]) -> Any:
 class TestTokens:
     def test_by_hand(self) -> None:
         ramp = Ramp()
-        found = LearnedReward(ramp, BYTES).scores_of_pieces("4+5", ["a;", "漢;", "b"])  # type: ignore[arg-type]
+        found = LearnedReward(ramp, BYTES).scores_of_steps("4+5", "a;漢;b", [2, 4, 5])  # type: ignore[arg-type]
         assert ramp.ids == [*"4+5a;漢;b".encode()]
         assert found == logistic([4, 8, 9])
 
@@ -80,7 +80,7 @@ class TestTokens:
             is_eval=False,
         )
         ramp = Ramp()
-        found = LearnedReward(ramp, tokenizer).scores_of_pieces(row["prompt"], row["completions"])  # type: ignore[arg-type]
+        found = LearnedReward(ramp, tokenizer).scores_of_steps("4+5", "a;漢;b", [2, 4, 5])  # type: ignore[arg-type]
         assert ramp.ids == trl["input_ids"]
         assert (ramp.ids[0] == tokenizer.bos_token_id) == begins
         assert found == logistic([n for n, label in enumerate(trl["labels"]) if label != -100])

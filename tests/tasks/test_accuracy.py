@@ -90,7 +90,7 @@ def test_the_temperature_that_gives_a_quarter_is_found_and_divides_the_logits(mo
     # A quarter at τ = 1.4.
     tried = share_of(monkeypatch, lambda temperature: 1 / (1 + 3 * (temperature / 1.4) ** 4))
     before = logits(model_folder)
-    found = standardise(model_folder, model_folder, n=9, max_response_tokens=44)
+    found = standardise(model_folder, model_folder, wanted=0.25, n=9, max_response_tokens=44)
     # The share's slope there is −0.75 by ln τ, so 0.01 of it are 1.4 % of τ.
     assert found == pytest.approx(1.4, rel=0.014)
     assert found == tried[-1]
@@ -100,7 +100,7 @@ def test_the_temperature_that_gives_a_quarter_is_found_and_divides_the_logits(mo
 @pytest.mark.parametrize(("share", "end"), [(0.1, 0.4), (0.9, 2.5)])
 def test_out_of_reach_it_ends_at_the_nearest_end(model_folder, monkeypatch, share, end):
     tried = share_of(monkeypatch, lambda _: share)
-    found = standardise(model_folder, model_folder, n=9, max_response_tokens=44)
+    found = standardise(model_folder, model_folder, wanted=0.25, n=9, max_response_tokens=44)
     # Eight halvings of the range leave a 256th of it.
     assert math.log(found) == pytest.approx(math.log(end), abs=math.log(2.5 / 0.4) / 256 * 1.001)
     assert len(tried) == 8

@@ -97,10 +97,10 @@ def test_verls_own_loss_for_distillation_is_left_out_for_it_alone() -> None:
 
     from grpo_verl_ext.verl_plugin import trainer_modes
 
-    worker = trainer_modes.GroupTrainerSync.worker_cls
+    worker = trainer_modes.GroupTrainerSync.worker_with_parts
     with_teacher = composed(["+algo=gvpo_distill", *SERVED, *VLLM])
-    assert issubclass(trainer_modes.with_parts(worker, with_teacher), WithoutVerlsLoss)
-    assert not issubclass(trainer_modes.with_parts(worker, composed(["+algo=grpo", *VLLM])), WithoutVerlsLoss)
+    assert issubclass(worker(with_teacher), WithoutVerlsLoss)
+    assert not issubclass(worker(composed(["+algo=grpo", *VLLM])), WithoutVerlsLoss)
 
 
 @pytest.fixture(scope="module")

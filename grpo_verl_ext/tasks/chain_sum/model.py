@@ -32,18 +32,13 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grpo_verl_ext.rewards.rules import TAGS, correctness
 from grpo_verl_ext.tasks.causal_lm import Part, encode, sample, train_model
-from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, SAMPLED, TaskSettings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.chain_sum.problems import every_problem, prompt, response
 from grpo_verl_ext.tasks.folders import read_parquet
 
 _END_OF_TEXT, _TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-MARKS = (_END_OF_TEXT, _TURN_START, TURN_END)
-"""Special tokens, with ids 256, 257 and 258."""
-WORDS = ("user", "assistant", *TAGS)
-"""Words of one token each, with ids 259 to 264."""
-
 # Qwen's template without its default system prompt, which would be most of every prompt here.
-CHAT_TEMPLATE = (
+_CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
     "{% endfor %}"
@@ -52,19 +47,22 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Return the tokenizer; decoding gives any text back in Unicode's composed form (NFC), as Qwen2's do."""
+    """Return the tokenizer; decoding gives any text back in Unicode's composed form (NFC), as Qwen2's do.
+
+    Ids 256 to 258 are the special tokens, and 259 to 264 words of one token each.
+    """
     letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
     tokenizer = Qwen2Tokenizer(
-        vocab=letters | {mark: 256 + index for index, mark in enumerate(MARKS)},
+        vocab=letters | {_END_OF_TEXT: 256, _TURN_START: 257, TURN_END: 258},
         merges=[],
         unk_token=_END_OF_TEXT,
         eos_token=TURN_END,
         pad_token=_END_OF_TEXT,
         extra_special_tokens=[_TURN_START],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=_CHAT_TEMPLATE,
     )
     # Not special, so that they stay in a text decoded without special tokens.
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in WORDS])
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in ("user", "assistant", *TAGS)])
     return tokenizer
 
 
@@ -133,7 +131,7 @@ def accuracy(
     *,
     n: int = 512,
     temperature: float = 1.0,
-    max_response_tokens: int = MAX_RESPONSE_TOKENS,
+    max_response_tokens: int = TaskSettings.max_response_tokens,
     seed: int = 0,
     samples: int = 1,
 ) -> float:
@@ -161,8 +159,10 @@ _CLOSE_ENOUGH = 0.01
 _TRIALS = 8
 
 
-def standardise(model_folder: Path, test_file: Path, *, n: int, max_response_tokens: int) -> float:
-    """Divide the model's logits so that `SAMPLED` of its answers to ``n`` test prompts are right.
+def standardise(
+    model_folder: Path, test_file: Path, *, wanted: float, n: int, max_response_tokens: int
+) -> float:
+    """Divide the model's logits so that the share ``wanted`` of its answers to ``n`` test prompts is right.
 
     Returns the temperature, found by bisection of its logarithm, with the same random numbers in every trial;
     where none between `_COLDEST` and `_HOTTEST` reaches the share, the end that comes nearest.
@@ -172,9 +172,9 @@ def standardise(model_folder: Path, test_file: Path, *, n: int, max_response_tok
     for _ in range(_TRIALS):
         middle = (low + high) / 2
         share = accuracy(model_folder, test_file, temperature=math.exp(middle), **how)
-        if abs(share - SAMPLED) <= _CLOSE_ENOUGH:
+        if abs(share - wanted) <= _CLOSE_ENOUGH:
             break
-        low, high = (middle, high) if share > SAMPLED else (low, middle)
+        low, high = (middle, high) if share > wanted else (low, middle)
     model: Qwen2ForCausalLM = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     with torch.no_grad():  # the last norm, whose output the unembedding multiplies
         model.model.norm.weight /= math.exp(middle)

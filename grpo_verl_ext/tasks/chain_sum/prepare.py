@@ -31,8 +31,8 @@ from grpo_verl_ext.utils.files import cache_root
 
 _SAMPLES_PER_PROMPT = 4
 """Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
-_GREEDY_AT_LEAST, _SAMPLED_WITHIN = 0.95, 0.03
-"""Of a standard start: share of right answers by the most likely tokens, and distance from `SAMPLED`."""
+_SAMPLED, _SAMPLED_WITHIN, _GREEDY_AT_LEAST = 0.25, 0.03, 0.95
+"""Shares of right answers of a standard start: sampled at temperature 1, ± how much, and greedy at least."""
 
 
 def prepare_chain_sum(
@@ -55,17 +55,16 @@ def prepare_chain_sum(
         for split, count in (("train", of.train_problems), ("test", of.test_problems)):
             drawn = problems.draw_problems(split, count, lengths=lengths, seed=seed, by_set=of.split_by_set)
             write_rows(folder / f"{split}.parquet", problems.rows(drawn, split, of.name))
-        saved, tokenizer = folder / prepared.MODEL_FOLDER, build_tokenizer()
+        saved, tokenizer = folder / "model", build_tokenizer()
         model = build_model(of, tokenizer, seed=seed)
         warm_start(model, tokenizer, of, seed=seed, on_step=lambda done: on_step(done, of.steps))
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
         how = {"n": of.test_problems, "max_response_tokens": of.max_response_tokens}
-        temperature = standardise(saved, folder / TEST, **how) if of.standardise else 1.0
+        temperature = standardise(saved, folder / TEST, wanted=_SAMPLED, **how) if of.standardise else 1.0
         measured = partial(accuracy, saved, folder / TEST, **how)
         versions = {each.__name__: each.__version__ for each in (torch, transformers, grpo_verl_ext)}
         return {
-            "format": prepared.FORMAT,
             "seed": seed,
             "versions": {"python": platform.python_version(), **versions},
             "sampled_accuracy": measured(temperature=1.0, samples=_SAMPLES_PER_PROMPT),
@@ -100,14 +99,14 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
     lines = [
         f"{TRAIN}  {found['settings']['train_problems']} prompts",
         f"{TEST}   {found['settings']['test_problems']} prompts, none of them a training prompt",
-        f"{prepared.MODEL_FOLDER}/         sampled accuracy {found['sampled_accuracy']:.3f}, greedy "
+        f"model/         sampled accuracy {found['sampled_accuracy']:.3f}, greedy "
         f"{found['greedy_accuracy']:.3f}, on {found['measured_prompts']} test prompts",
     ]
-    distance = round(abs(found["sampled_accuracy"] - prepared.SAMPLED), 9)
+    distance = round(abs(found["sampled_accuracy"] - _SAMPLED), 9)
     if distance > _SAMPLED_WITHIN or found["greedy_accuracy"] < _GREEDY_AT_LEAST:
         lines.append(
             "good for a training, but not a standard start: a declared comparison takes models with a greedy "
-            f"accuracy of at least {_GREEDY_AT_LEAST} and a sampled one of {prepared.SAMPLED} ± "
+            f"accuracy of at least {_GREEDY_AT_LEAST} and a sampled one of {_SAMPLED} ± "
             f"{_SAMPLED_WITHIN}. For one, type: --seed <another>"
         )
     console.print(outcome.words(*lines))

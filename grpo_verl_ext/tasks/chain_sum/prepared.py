@@ -13,9 +13,6 @@ from pathlib import Path
 from grpo_verl_ext.tasks.folders import PreparedFolder
 from grpo_verl_ext.utils.files import cache_root
 
-MAX_RESPONSE_TOKENS = 44
-"""Budget of a response of chain_sum: the longest right one has 38 (five terms, end of turn), plus six."""
-
 
 @dataclass(frozen=True)
 class TaskSettings:
@@ -25,6 +22,7 @@ class TaskSettings:
     reach; the others share the rest.
 
     Attributes:
+        max_response_tokens: the longest right response has 38 (five terms, end of turn), plus six.
         name: verl's ``data_source`` of every row, part of the names of its validation metrics.
         split_by_set: problems with the same terms in another order are on the same side of the split. Without
             it the split is by the text: most test problems then are permutations of training problems.
@@ -45,7 +43,7 @@ class TaskSettings:
     test_problems: int = 512
     split_by_set: bool = False
     rewrite_share: float = 0.0
-    max_response_tokens: int = MAX_RESPONSE_TOKENS
+    max_response_tokens: int = 44
 
     width: int = 128
     layers: int = 3
@@ -79,14 +77,6 @@ _VERBOSE = replace(_MIXED, name="chain_sum_verbose", rewrite_share=0.4, max_resp
 TASKS: Mapping[str, TaskSettings] = {each.name: each for each in (TaskSettings(), _MIXED, _VERBOSE)}
 """The embedded tasks by name: one problem, three mixtures of lengths."""
 
-SAMPLED = 0.25
-"""Share of right answers of a standard start, sampled at temperature 1."""
-
-FORMAT = 2
-"""Version of the layout of folder and manifest; a folder with another version has to be made again."""
-
-MODEL_FOLDER = "model"
-
 
 def place(folder: Path | str) -> PreparedFolder:
     """Return the prepared folder at a path, with the command line that makes it.
@@ -102,4 +92,4 @@ def place(folder: Path | str) -> PreparedFolder:
     root = path.parent.parent
     if seed and path.parent.name == task and root.absolute() != cache_root().absolute():
         command = f"GRPO_VERL_EXT_CACHE={root} {command}"
-    return PreparedFolder(path, command, "task.folder", FORMAT)
+    return PreparedFolder(path, command, "task.folder", format=2)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from functools import cache
-from itertools import product
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 from grpo_verl_ext.tasks.folders import verl_row
@@ -50,15 +49,14 @@ def every_problem(number_of_terms: int, split: str, *, by_set: bool = False) -> 
     The split is decided by a hash of the text, and so the same for every seed and run. With ``by_set`` it is
     that of the sorted terms, so that all orders of them are on one side.
     """
-
-    @cache
-    def is_test(terms: _Terms) -> bool:
-        return hashlib.sha256(prompt(terms).encode()).digest()[0] < 64  # a quarter
-
+    every = product(range(10), repeat=number_of_terms)
+    hashed = combinations_with_replacement(range(10), number_of_terms) if by_set else every
+    # a quarter of them
+    test = {terms for terms in hashed if hashlib.sha256(prompt(terms).encode()).digest()[0] < 64}
     return [
         terms
         for terms in product(range(10), repeat=number_of_terms)
-        if is_test(tuple(sorted(terms)) if by_set else terms) == (split == "test")
+        if ((tuple(sorted(terms)) if by_set else terms) in test) == (split == "test")
     ]
 
 

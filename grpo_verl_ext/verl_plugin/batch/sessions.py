@@ -3,8 +3,8 @@
 verl's keys are ``{uid}_{session}_{index}``: an agent loop may return several outputs for one of a prompt's
 ``rollout.n`` sessions, each a row with the session's reward. verl's own ``grpo`` computes advantages from the
 last output of each session and copies them to the others; any other estimator gets every row and no keys.
-The trainers of this package pass the keys (`ROW_KEYS`). Under verl's own, sessions are read from the queue,
-and one with several outputs is refused.
+The trainers of this package pass the keys (`wire.PASSED`). Under verl's own, sessions are read from the
+queue, and one with several outputs is refused.
 
 An empty mask does not mean padding: rollout rejection (``algorithm.rollout_correction.rollout_rs``) empties
 the mask of a response whose reward still counts.
@@ -22,9 +22,8 @@ from torch import Tensor
 from grpo_verl_ext.catalogue import Estimator, Loss
 from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
-from grpo_verl_ext.verl_plugin.wire import ROW_KEYS
+from grpo_verl_ext.verl_plugin import wire
 
-_SYNC = "trainer.v1.trainer_mode=grpo_ext_sync"
 _PADDING = re.compile(r"pad[0-9a-f]{32}")
 """Matches the prompt ids of verl's padding rows: ``pad`` and a UUID."""
 
@@ -37,7 +36,7 @@ def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.dev
     padding = [_PADDING.fullmatch(str(prompt)) is not None for prompt in prompts]
     member = ~torch.tensor(padding, dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
-    keys = ROW_KEYS.get()
+    keys = wire.PASSED.get().row_keys
     if keys is None:  # under verl's own trainers, of which the v1 ones have a queue
         queue: Any = sys.modules.get("transfer_queue")
         try:
@@ -46,9 +45,7 @@ def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.dev
             has_client = False
         known, there = set(prompts), queue.kv_list("train").get("train", {}) if has_client else {}
         keys = [key for key in there if key.count("_") >= 2 and key.rsplit("_", 2)[0] in known]
-        refuse_several_outputs(estimator, keys)
-        valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(OUR_MODES)}"
-        _refuse(keys, f"{ESTIMATOR}={estimator.name}", valid, _SYNC)
+        refuse_several_outputs(estimator, keys, are_shown=False)
         return member, own
     refuse_several_outputs(estimator, keys)
     last = torch.tensor(last_outputs(keys), dtype=torch.int64, device=device)
@@ -64,18 +61,25 @@ def last_outputs(keys: Sequence[str]) -> list[int]:
     return [last[session] for session, _, _ in parts]
 
 
-def refuse_several_outputs(record: Estimator | Loss | None, keys: Sequence[str]) -> None:
-    """Refuse a session of several outputs where the record says why; others do as verl's ``grpo``."""
-    if record is not None and record.one_output:
-        key = ESTIMATOR if isinstance(record, Estimator) else LOSS
+def refuse_several_outputs(
+    record: Estimator | Loss | None, keys: Sequence[str], *, are_shown: bool = True
+) -> None:
+    """Refuse a session of several outputs where the record says why; others do as verl's ``grpo``.
+
+    They cannot where the trainer shows its estimators no sessions.
+    """
+    if record is None or (are_shown and not record.one_output):
+        return
+    valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(OUR_MODES)}"
+    line = "trainer.v1.trainer_mode=grpo_ext_sync"
+    if record.one_output:
+        valid = f"one, for {record.one_output}"
         more = "or take an agent loop that returns one: actor_rollout_ref.rollout.agent.default_agent_loop=…"
-        _refuse(keys, f"{key}={record.name}", f"one, for {record.one_output}", f"+algo=grpo {_SYNC}, {more}")
-
-
-def _refuse(keys: Sequence[str], setting: str, valid: str, line: str) -> None:
-    for session, outputs in Counter(key.rpartition("_")[0] for key in keys).items():
+        line = f"+algo=grpo {line}, {more}"
+    key = ESTIMATOR if isinstance(record, Estimator) else LOSS
+    for session, outputs in Counter(each.rpartition("_")[0] for each in keys).items():
         if outputs > 1:
             raise ValueError(
-                f"{setting}: the agent loop answered session {session} ({{prompt}}_{{session}}) by {outputs} "
-                f"outputs; valid is {valid}. Type: {line}"
+                f"{key}={record.name}: the agent loop answered session {session} ({{prompt}}_{{session}}) by "
+                f"{outputs} outputs; valid is {valid}. Type: {line}"
             )

@@ -30,10 +30,8 @@ def install_platform() -> None:
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)
     patches.install_vllm_alias()
-    register_post_import_hook(patches.patch_process_group, "verl.utils.distributed")
-    register_post_import_hook(patches.patch_value_model, "verl.utils.model")
-    register_post_import_hook(patches.patch_polling, "verl.trainer.ppo.v1.replay_buffer")
-    register_post_import_hook(patches.patch_weight_socket, "verl.workers.rollout.vllm_rollout.vllm_rollout")
+    for module, patch in patches.PATCHES.items():
+        register_post_import_hook(patch.apply, module)
     register_post_import_hook(
         lambda _: importlib.import_module(f"{__name__}.engines"), "verl.workers.engine.fsdp.transformer_impl"
     )

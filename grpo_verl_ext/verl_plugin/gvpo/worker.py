@@ -21,15 +21,6 @@ from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker
 class GroupTrainingWorker(MiniBatchTrainingWorker):
     """Training worker that gives GVPO's loss the groups and their drift, if the batch has them."""
 
-    _first_epoch = 0
-    """Updates on prompts that no update on this rollout has seen before."""
-
-    def train_mini_batch(self, data: TensorDict) -> TensorDict:
-        """Do all updates on the batch of one rollout."""
-        rows = data.shape[0] * self.engine.get_data_parallel_size()
-        self._first_epoch = rows // tu.get(data, key="mini_batch_size")
-        return super().train_mini_batch(data)
-
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update, with the metrics of whole prompts."""
         if not (self._has_group_loss and self._measures(data)):
@@ -44,7 +35,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             weights=torch.zeros(tu.get(data, key=wire.Field.NUM_GROUPS), device=device),
             fit=torch.zeros(3, dtype=torch.float64, device=device),
         )
-        with wire.UPDATE_SUMS.set(sums):
+        with wire.passing(update_sums=sums):
             output = super().train_batch(data)
         for own in (sums.weights, sums.fit):
             dist.all_reduce(own, group=self.engine.get_data_parallel_group())
@@ -88,7 +79,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             anchor_deviation=data[wire.Field.ANCHOR_DEVIATION],
             old_is_current=self._old_is_current,
         )
-        with wire.GROUPS.set(groups):
+        with wire.passing(groups=groups):
             loss, metrics = loss_fn(model_output=model_output, data=data, **more)
         # verl marks all metrics of a registered loss as means over micro-batches; these are parts of a sum.
         for name in metrics.keys() & set(SUMMED_METRICS):

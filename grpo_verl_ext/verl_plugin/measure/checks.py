@@ -4,17 +4,19 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Trainer, refused
 from grpo_verl_ext.utils.errors import Line
-from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT
+from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT, SECTION
 from grpo_verl_ext.verl_plugin.agent_loops.checks import check_loops_of_data
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, SEED_REQUESTS
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
+
+_SEEDS = f"{SECTION}.seed_requests"
 
 
 def _check_seeds(config: DictConfig) -> None:
     """Refuse data that ask for an agent loop which passes no seeds on."""
     if has_option("seed_requests")(config):
-        why = f"{SEED_REQUESTS} needs one that passes seeds on"
-        check_loops_of_data(config, None, why, f"~{SEED_REQUESTS}")
+        why = f"{_SEEDS} needs one that passes seeds on"
+        check_loops_of_data(config, None, why, f"~{_SEEDS}")
 
 
 _GOLD_MEASUREMENT = Feature(

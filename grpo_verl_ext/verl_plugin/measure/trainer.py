@@ -29,7 +29,7 @@ from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.rewards.functions import is_number
 from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import MODEL
+from grpo_verl_ext.utils.keys import MODEL, SECTION
 from grpo_verl_ext.verl_plugin.batch.fields import (
     are_responses,
     data_parallel_size,
@@ -38,8 +38,9 @@ from grpo_verl_ext.verl_plugin.batch.fields import (
     were_sampled,
 )
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
-from grpo_verl_ext.verl_plugin.config import GOLD_RESPONSES, Options
+from grpo_verl_ext.verl_plugin.config import Options
 
+_SECTION = f"{SECTION}.gold_responses"
 _PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
 _Reported = Mapping[str, Any]
@@ -143,13 +144,9 @@ def _read_rows(config: DictConfig) -> list[_Row]:
         return []
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     if model.processor is not None:
-        raise SettingError(
-            MODEL,
-            config.actor_rollout_ref.model.path,
-            why=f"it takes more than text, for which {GOLD_RESPONSES} has no positions",
-            valid="a model of text",
-            fix=Line(f"~{GOLD_RESPONSES}"),
-        )
+        path = config.actor_rollout_ref.model.path
+        why = f"it takes more than text, for which {_SECTION} has no positions"
+        raise SettingError(MODEL, path, why=why, valid="a model of text", fix=Line(f"~{_SECTION}"))
     template = config.data.get("apply_chat_template_kwargs") or {}
     end = end_of_response(model.tokenizer, model.generation_config, template)
     data = OmegaConf.create(OmegaConf.to_container(config.data, resolve=True))
@@ -163,29 +160,25 @@ def _read_rows(config: DictConfig) -> list[_Row]:
         for name in options.response_key.split("."):
             wanted = wanted.get(name) if isinstance(wanted, Mapping) else None
         if not isinstance(wanted, str):
-            key = f"{GOLD_RESPONSES}.response_key"
-            why = f"row {number} of {GOLD_RESPONSES}.files has {wanted!r} there"
+            key = f"{_SECTION}.response_key"
+            why = f"row {number} of {_SECTION}.files has {wanted!r} there"
             fix = f"{key}=<another key>"
             raise SettingError(key, options.response_key, why=why, valid="a text in every row", fix=fix)
         prompt = normalize_token_ids(apply_chat_template(model.tokenizer, row["raw_prompt"], **template))
         response = model.tokenizer.encode(wanted, add_special_tokens=False)
         rows.append(_fields(prompt, [*response, *([] if end is None else [end])]))
     if not rows:
-        key, why = f"{GOLD_RESPONSES}.files", "there is no row to measure"
+        key, why = f"{_SECTION}.files", "there is no row to measure"
         raise SettingError(key, ", ".join(files), why=why, fix=f"{key}=<another file>")
-    _check_budgets(rows, config.data)
-    return rows
-
-
-def _check_budgets(rows: Sequence[_Row], data: DictConfig) -> None:
     for name in ("prompt", "response"):
-        lengths, budget = [len(row[f"{name}s"]) for row in rows], data[f"max_{name}_length"]
+        lengths, budget = [len(row[f"{name}s"]) for row in rows], config.data[f"max_{name}_length"]
         for number, length in enumerate(lengths):
             if length > budget:
                 key, longest = f"data.max_{name}_length", max(lengths)
-                why = f"row {number} of {GOLD_RESPONSES}.files has a {name} of {length} tokens"
-                fix = Line(f"{key}={longest}", more=f", or ~{GOLD_RESPONSES}")
+                why = f"row {number} of {_SECTION}.files has a {name} of {length} tokens"
+                fix = Line(f"{key}={longest}", more=f", or ~{_SECTION}")
                 raise SettingError(key, budget, why=why, valid=f"at least {longest}", fix=fix)
+    return rows
 
 
 def _fields(prompt_ids: list[int], response_ids: list[int]) -> _Row:

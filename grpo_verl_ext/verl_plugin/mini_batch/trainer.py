@@ -29,7 +29,7 @@ from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
 from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan
-from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, StatisticSource
+from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 _SEEDS_OF_PART = 2**20
 """More than a part of a step has updates."""
@@ -66,9 +66,7 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         if self._needs is None or not rows_plan.policy_moves(self.config):
             return Plan(StatisticSource.FORWARD_PASS, self._capacity, "")
         ranks = data_parallel_size(self.actor_rollout_wg)
-        return rows_plan.choose(
-            rows_plan.Cut.from_config(self.config, ranks, of_prompts=self._needs.of_prompts)
-        )
+        return rows_plan.Cut.from_config(self.config, ranks, of_prompts=self._needs.of_prompts).plan()
 
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
@@ -87,20 +85,20 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
                 _tell(plan)
             self._told_of_misfit = True
         self._plan_of_batch = plan
-        units = rows_plan.whole_groups(prompt_ids(batch), plan.unit)
+        units = plan.whole_groups(prompt_ids(batch))
         multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
         size = math.ceil(len(units) * plan.unit / multiple) * multiple
         batch = upsample_batch_to_divisible_size(batch, size, self.tokenizer.eos_token_id)
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         workload = calculate_workload(lengths).tolist()
-        ranks = rows_plan.over_ranks(units, workload, dp_size, plan, capacity)
+        ranks = plan.over_ranks(units, workload, dp_size, capacity)
         batch.reorder([row for rank in ranks for row in rank])
         metrics.update(log_seqlen_unbalance(lengths.tolist(), ranks, logging_prefix))
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic."""
-        with ROW_KEYS.set(batch.keys):
+        with wire.passing(row_keys=batch.keys):
             batch = super()._compute_advantage(batch, metrics)
         if self._needs is None:
             return batch

@@ -44,9 +44,11 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     _old_is_current = False
     _update = 0
     """Updates on this rollout before the one at hand."""
+    _first_epoch = 0
+    """Updates on prompts that no update on this rollout has seen before."""
 
     def set_loss_fn(self, loss_fn: _LossFunction) -> None:
-        """Wrap verl's loss function, so that the loss can read `wire.STATISTIC`."""
+        """Wrap verl's loss function, so that the loss can read the statistic (`wire.PASSED`)."""
         self._config = loss_fn.keywords["config"]  # type: ignore[attr-defined]  # verl's partial
         loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
         self._needs = None if loss is None else loss.needs
@@ -57,6 +59,8 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
         self._old_is_current = tu.pop(data, key=wire.Field.OLD_IS_CURRENT, default=False)
         self._update = 0
+        rows = data.shape[0] * self.engine.get_data_parallel_size()
+        self._first_epoch = rows // tu.get(data, key="mini_batch_size")
         return super().train_mini_batch(data)
 
     def train_batch(self, data: TensorDict) -> TensorDict:
@@ -151,7 +155,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             gap["actor/old_log_prob_gap"] = Metric(value=mean, aggregation=AggregationType.SUM)
             data = data.copy()
             data[wire.Field.OLD_LOG_PROBS] = like(old, current)
-        with wire.STATISTIC.set(statistic):
+        with wire.passing(statistic=statistic):
             loss, metrics = loss_fn(model_output=model_output, data=data, **more)
         return loss, metrics | gap
 

@@ -63,19 +63,12 @@ PATCHES: Mapping[str, _Patch] = {
 }
 
 
-def or_warn(apply: Callable[[Any], None], name: str, without: str) -> Callable[[Any], None]:
-    """Return the patch, which prints a warning instead of failing where its target has moved.
-
-    The training can run without it.
-    """
-
-    def applied(module: ModuleType) -> None:
-        try:
-            apply(module)
-        except (AttributeError, ImportError) as error:
-            say(
-                f"warning: the patch {name} of {module.__name__} is not in place, for this version differs "
-                f"from the tested one ({error}); without it {without}"
-            )
-
-    return applied
+def apply_or_warn(apply: Callable[[Any], None], name: str, without: str, module: ModuleType) -> None:
+    """Patch the module, or print a warning where the target has moved: the training can run without it."""
+    try:
+        apply(module)
+    except (AttributeError, ImportError) as error:
+        say(
+            f"warning: the patch {name} of {module.__name__} is not in place, for this version differs from "
+            f"the tested one ({error}); without it {without}"
+        )

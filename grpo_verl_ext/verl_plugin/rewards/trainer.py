@@ -5,7 +5,6 @@ loop stored them, several rewards as the reward function reported them.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +21,7 @@ from grpo_verl_ext.utils.keys import AGENT_LOOP
 from grpo_verl_ext.verl_plugin.batch.fields import are_responses, nested
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
-from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS, BatchSteps, Field
+from grpo_verl_ext.verl_plugin.wire import BatchSteps, Field, passing
 
 
 class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -33,7 +32,7 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Set the rewards while verl calls the estimator."""
-        shown: AbstractContextManager[None] = nullcontext()
+        shown: dict[str, Any] = {}
         if catalogue.learns_from_steps(self.config):
             steps = collected_steps(batch, nested(batch, "extra_fields"))
             # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
@@ -42,11 +41,12 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
                 low, high = steps.rewards.aminmax()
                 own |= {"mean": steps.rewards.mean().item(), "max": high.item(), "min": low.item()}
             metrics.update({f"critic/step_rewards/{name}": value for name, value in own.items()})
-            shown = STEPS.set(steps)
+            shown["steps"] = steps
         elif catalogue.learns_from_several_rewards(self.config):
             keys = list(self.config.algorithm.gdpo_reward_keys)
-            shown = SEVERAL_REWARDS.set(_collected_rewards(batch, nested(batch, "extra_fields"), keys))
-        with shown:
+            data = nested(batch, "extra_fields")
+            shown["several_rewards"] = _collected_rewards(batch, data, keys)
+        with passing(**shown):
             return super()._compute_advantage(batch, metrics)
 
     def _log_rollout_data(self, batch: Any, *args: Any, **kwargs: Any) -> None:

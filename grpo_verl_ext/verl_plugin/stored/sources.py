@@ -154,16 +154,6 @@ _HISTORY_FILE = "response_history.parquet"
 """In the actor's folder of a checkpoint."""
 
 
-def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return a digest of a prompt's messages, by which it is known when it comes again."""
-    try:
-        text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
-    except TypeError as error:
-        seen = f"a prompt has more than text ({error}), by which the history would know it"
-        raise _wrong_history(seen, "prompts of text", f"~{_SECTION}") from error
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @dataclass
 class ResponseHistory:
     """The newest responses to each prompt, at most ``count`` each and ``max_age`` training steps old.
@@ -174,6 +164,16 @@ class ResponseHistory:
     count: int
     max_age: int
     _of_prompt: dict[str, list[StoredResponse]] = field(default_factory=dict)
+
+    @staticmethod
+    def prompt_id(messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return a digest of a prompt's messages, by which it is known when it comes again."""
+        try:
+            text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
+        except TypeError as error:
+            seen = f"a prompt has more than text ({error}), by which the history would know it"
+            raise _wrong_history(seen, "prompts of text", f"~{_SECTION}") from error
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def of(self, prompt: str, step: int) -> list[StoredResponse]:
         """Return the responses to a prompt that a training step may use, newest first."""

@@ -16,12 +16,7 @@ from grpo_verl_ext.verl_plugin.agent_loops.checks import refuse_other_loop
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, nested, were_sampled
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.model_files import home_resolved
-from grpo_verl_ext.verl_plugin.stored.sources import (
-    GivenResponses,
-    ResponseHistory,
-    StoredResponse,
-    prompt_id,
-)
+from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, StoredResponse
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -43,7 +38,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         if options.source == "history":
             assert options.max_age is not None  # a row of the feature refused null
             self._history = ResponseHistory(count, options.max_age)
-            self._known_prompts = {prompt_id(row["raw_prompt"]) for row in self._rows_of_data()}
+            self._known_prompts = {self._history.prompt_id(row["raw_prompt"]) for row in self._rows_of_data()}
             where = f"responses of this training, at most {options.max_age} steps old"
         else:
             model = str(home_resolved(self.config.actor_rollout_ref.model.path))
@@ -69,7 +64,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         """Add the stored responses of each prompt, and the agent loop that takes them."""
         batch = super()._next_train_batch(num_prompts)
         if self._history is not None:
-            prompts = [prompt_id(messages) for messages in tu.get(batch, "raw_prompt")]
+            prompts = [self._history.prompt_id(messages) for messages in tu.get(batch, "raw_prompt")]
             found = [self._history.of(prompt, self.global_steps) for prompt in prompts]
         elif self._given is not None:
             found = [self._given.of(extra_info) for extra_info in tu.get(batch, "extra_info")]

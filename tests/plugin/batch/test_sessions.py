@@ -21,7 +21,7 @@ from queue_store import Store, trainer_with
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto
-from verl.trainer.ppo.core_algos import FixedKLController
+from verl.trainer.ppo.core_algos import FixedKLController, get_adv_estimator_fn
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
@@ -29,8 +29,7 @@ from grpo_verl_ext.catalogue import ESTIMATORS
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs, row_roles
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
-from grpo_verl_ext.verl_plugin.wire import ROW_KEYS, STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 F64 = torch.float64
 EPS = 1e-6
@@ -133,7 +132,7 @@ class TestRejected:
             row=torch.arange(6),
             end=torch.ones(6, dtype=torch.int64),
         )
-        with STEPS.set(steps):
+        with passing(steps=steps):
             found = self.advantages("grpo_process")
         assert_close(found, [self.x, 0, 0, self.x, self.y, -self.y, 0, 0])
 
@@ -165,7 +164,7 @@ def test_equals_verls_grpo_whatever_was_rejected(estimator: str, batch: Any) -> 
     verls = config.copy()
     verls.adv_estimator = "grpo"
     left = [[0, 0] if gone else [1, 1] for gone in rejected]
-    with ROW_KEYS.set(keys):
+    with passing(row_keys=keys):
         found = through_verl(keys, rewards, left, config)
     assert_close(found, through_verl(keys, rewards, whole, verls) * torch.tensor(left))
 
@@ -309,7 +308,7 @@ class TestUnderVerlsOwnTrainer:
         here = SimpleNamespace(get_client=object, kv_list=lambda partition: {partition: queue})
         monkeypatch.setitem(sys.modules, "transfer_queue", here)
         rewards, index = torch.tensor([[1.0], [0.0], [0.0]]), np.array(["u", "u", "v"], dtype=object)
-        found, _ = ESTIMATOR_FUNCTIONS[name](rewards, torch.ones(3, 1), index, algorithm(name))
+        found, _ = get_adv_estimator_fn(name)(rewards, torch.ones(3, 1), index, algorithm(name))
         return found
 
     def test_several_outputs_are_refused_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,6 +327,7 @@ class TestUnderVerlsOwnTrainer:
 
     def test_where_there_is_no_queue_none_is_started(self) -> None:
         # `transfer_queue` is imported here and has no client; making one would start Ray.
-        found, _ = ESTIMATOR_FUNCTIONS["dr_grpo"](torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), ["u", "u"])
+        dr_grpo = get_adv_estimator_fn("dr_grpo")
+        found, _ = dr_grpo(torch.tensor([[1.0], [0.0]]), torch.ones(2, 1), ["u", "u"])
         assert found.tolist() == [[0.5], [-0.5]]
         assert not ray.is_initialized()

@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from mini_batches import actor_config, at_first_update, ragged_batch, value_and_gradient
 from omegaconf import OmegaConf
 from torch import Tensor
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.metric import Metric
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
@@ -29,7 +30,6 @@ from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.loss_config import LossConfig, check_loss
-from grpo_verl_ext.verl_plugin.registries import LOSS_FUNCTIONS
 
 F64 = torch.float64
 CASES = {case.name: case for case in OUR_CASES}
@@ -61,8 +61,7 @@ def oracle_losses(batch: Rollout, c: float | None) -> tuple[list[list[float]], l
 
 
 def test_the_names_are_those_that_settings_know():
-    assert set(LOSS_FUNCTIONS) == set(catalogue.LOSSES)
-    assert {loss.__name__ for loss in LOSS_FUNCTIONS.values()} == set(LOSS_FUNCTIONS)
+    assert [get_policy_loss_fn(name).__name__ for name in catalogue.LOSSES] == [*catalogue.LOSSES]
 
 
 @pytest.mark.parametrize("c", [3.0, None])
@@ -164,9 +163,9 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "loss_agg_mode": mode_of(catalogue.LOSSES[name]),
         "rollout_is_weights": None,
     }
-    groups = wire.GROUPS.get() or at_first_update(2, group_size=4)
-    with wire.GROUPS.set(groups), wire.STATISTIC.set(torch.zeros(2, 2, dtype=F64)):
-        return LOSS_FUNCTIONS[name](config=config, **(arguments | changes))
+    groups = wire.PASSED.get().groups or at_first_update(2, group_size=4)
+    with wire.passing(groups=groups, statistic=torch.zeros(2, 2, dtype=F64)):
+        return get_policy_loss_fn(name)(config=config, **(arguments | changes))
 
 
 def counted(config, **changes: object):
@@ -228,7 +227,7 @@ def metrics_through_verl(
             groups, own = at_first_update(len(rows), config.rollout_n), None
             if statistic is not None:
                 own = statistic[rows, : max(batch.lengths[row] for row in rows)]
-            with wire.GROUPS.set(groups), wire.STATISTIC.set(own):
+            with wire.passing(groups=groups, statistic=own):
                 metrics = ppo_loss(config, *batch.micro_batch(rows, dp_size))[1]
             for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
@@ -272,7 +271,7 @@ def test_metrics_are_token_means_of_the_mini_batch(some_zero_advantages, split, 
         assert found[key] == pytest.approx(expected, rel=1e-6), key
 
 
-@pytest.mark.parametrize("name", LOSS_FUNCTIONS)
+@pytest.mark.parametrize("name", [*catalogue.LOSSES])
 def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantages, name):
     found = metrics_through_verl(name, some_zero_advantages, "halves", 2)
     expected = expected_metrics(some_zero_advantages)
@@ -406,7 +405,7 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     log_prob = torch.tensor([[1.0, 2.0], [1.0, 9.0]], dtype=F64)
     groups = gvpo_groups([1, 0], [3, 2], [2.0, -1.0])
     sums = wire.UpdateSums(torch.zeros(2, dtype=F64), torch.zeros(3, dtype=F64))
-    with wire.GROUPS.set(groups), wire.UPDATE_SUMS.set(sums):
+    with wire.passing(groups=groups, update_sums=sums):
         loss, metrics = call("gvpo", log_prob=log_prob)
     expected = (0.5 * 0.9**2 / 2 + 0.5 * 1.2**2 / 1) / (2 / 4)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
@@ -414,8 +413,8 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
     # Each response adds its share of its prompt: |drift| / k.
     assert metrics["actor/gvpo_drift"].item() == pytest.approx((2 / 3 + 1 / 2) / (2 / 4), rel=1e-12)
     assert sums.weights.tolist() == pytest.approx([-1.2, 0.9], rel=1e-6)
-    assert wire.GROUPS.get() is None
-    assert wire.UPDATE_SUMS.get() is None
+    assert wire.PASSED.get().groups is None
+    assert wire.PASSED.get().update_sums is None
 
 
 @pytest.mark.parametrize("terms", gvpo_terms.ABLATED_LOSSES)
@@ -433,7 +432,7 @@ def test_gvpo_takes_its_own_log_probs_for_old_ones_while_the_policy_has_not_move
     # Δ = 0 in value and d = −A, whatever another pass wrote down; it differs by 3 and by 1 nat.
     log_prob = torch.tensor([[1.0, 2.0], [1.0, math.nan]], dtype=F64, requires_grad=True)
     groups = dataclasses.replace(gvpo_groups([1, 0], [3, 2], [0.0, 0.0]), old_is_current=True)
-    with wire.GROUPS.set(groups):
+    with wire.passing(groups=groups):
         loss, metrics = call("gvpo", log_prob=log_prob)
     loss.backward()
     assert metrics["actor/gvpo_var_term"].item() == 0

@@ -46,7 +46,7 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
         number = torch.arange(len(rows))
         seen = MiniBatchRows(padded[..., 0], *tokens.values(), mask, number, number, seed=0)
         statistic = record.needs.compute(seen, config).broadcast_to(mask.shape)
-    with wire.STATISTIC.set(statistic):
+    with wire.passing(statistic=statistic):
         loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
             log_prob=log_prob,
             **tokens,

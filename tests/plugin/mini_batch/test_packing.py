@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan, over_ranks, whole_groups
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 
@@ -15,12 +15,12 @@ def in_blocks(
 ) -> list[list[int]]:
     """The rows of each rank, where each block stays on one rank."""
     plan = Plan(StatisticSource.MICRO_BATCH, len(blocks[0]), "", units_per_micro_batch=per_micro_batch)
-    return over_ranks(blocks, workload, dp_size, plan, per_mini_batch * len(blocks[0]))
+    return plan.over_ranks(blocks, workload, dp_size, per_mini_batch * len(blocks[0]))
 
 
 def test_a_group_that_no_mini_batch_holds_is_refused():
     with pytest.raises(ValueError, match=r"prompt a has 3 rows, more than the 2 .*ppo_mini_batch_size="):
-        whole_groups(["a", "a", "a"], capacity=2)
+        Plan(StatisticSource.FORWARD_PASS, 2, "").whole_groups(["a", "a", "a"])
 
 
 def first_fit(sizes: list[int], capacity: int) -> list[list[int]]:
@@ -40,14 +40,14 @@ def first_fit(sizes: list[int], capacity: int) -> list[list[int]]:
 @settings(derandomize=True, deadline=None, max_examples=200)
 def test_each_group_goes_into_the_first_mini_batch_that_has_room(sizes, capacity):
     prompts = [i for i, size in enumerate(sizes) for _ in range(size)]
-    found = whole_groups(prompts, capacity)
+    found = Plan(StatisticSource.FORWARD_PASS, capacity, "").whole_groups(prompts)
     groups = [list(dict.fromkeys(prompts[row] for row in rows)) for rows in found]
     assert groups == first_fit(sizes, capacity)
 
 
 def test_padding_fills_up_and_the_rest_stands_alone():
     plan = Plan(StatisticSource.FORWARD_PASS, 4, "")
-    (rows,) = over_ranks([[0, 1, 2], [3]], [1] * 12, 1, plan, 4)
+    (rows,) = plan.over_ranks([[0, 1, 2], [3]], [1] * 12, 1, 4)
     assert [sorted(rows[i : i + 4]) for i in (0, 4, 8)] == [[0, 1, 2, 4], [3, 5, 6, 7], [8, 9, 10, 11]]
 
 
@@ -88,10 +88,12 @@ def test_on_a_long_tail_no_rank_is_much_busier_and_none_waits_longer_than_under_
     # 128 prompts × 8 responses in mini-batches of 32 prompts; where groups stay on a rank, each micro-batch
     # has the responses to a prompt.
     verls = get_seqlen_balanced_partitions(workload, dp_size, equal_size=True)
-    mini_batches, blocks = (whole_groups([row % 128 for row in range(1024)], size) for size in (256, 8))
+    anywhere, together = (Plan(StatisticSource.FORWARD_PASS, size, "") for size in (256, 8))
+    mini_batches, blocks = (
+        plan.whole_groups([row % 128 for row in range(1024)]) for plan in (anywhere, together)
+    )
     whole = in_blocks(blocks, workload, dp_size, per_mini_batch=32, per_micro_batch=1)
-    anywhere = Plan(StatisticSource.FORWARD_PASS, len(mini_batches[0]), "")
-    for ours in (over_ranks(mini_batches, workload, dp_size, anywhere, len(mini_batches[0])), whole):
+    for ours in (anywhere.over_ranks(mini_batches, workload, dp_size, len(mini_batches[0])), whole):
         assert most_tokens(ours, lengths) <= 1.05 * most_tokens(verls, lengths)
     for rows in (8, 256 // dp_size):  # of a micro-batch, of a mini-batch
         assert waits(whole, lengths, rows) < waits(verls, lengths, rows)

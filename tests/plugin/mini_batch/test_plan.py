@@ -14,14 +14,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
 from grpo_verl_ext.verl_plugin import compose
-from grpo_verl_ext.verl_plugin.mini_batch.plan import (
-    Cut,
-    Plan,
-    choose,
-    over_ranks,
-    policy_moves,
-    whole_groups,
-)
+from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan, policy_moves
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 ACTOR, V1 = "actor_rollout_ref.actor", "trainer.v1"
@@ -66,7 +59,7 @@ DYNAMIC = replace(FIXED, micro_batch=None)
     ],
 )
 def test_the_plan(cut: Cut, source: StatisticSource, unit: int, reason: str) -> None:
-    plan = choose(cut)
+    plan = cut.plan()
     assert (plan.source, plan.unit) == (source, unit)
     assert reason in plan.reason
     assert plan.units_per_micro_batch == (2 if "=8 holds" in reason else 1)
@@ -87,7 +80,7 @@ def test_the_plan(cut: Cut, source: StatisticSource, unit: int, reason: str) -> 
     ],
 )
 def test_a_batch_that_does_not_fit_its_plan(cut: Cut, largest_group: int, longest: int, misfit: str) -> None:
-    found = choose(cut).misfit(largest_group, longest)
+    found = cut.plan().misfit(largest_group, longest)
     assert misfit in found
     assert bool(misfit) == bool(found)
 
@@ -129,10 +122,10 @@ def test_when_the_policy_moves_between_the_rollout_and_an_update(overrides: list
 
 def laid_out(plan: Plan, cut: Cut, prompts: list[int], lengths: list[int]) -> tuple[list[list[int]], int]:
     """The rows of each rank in the trainer's order, and how many there are; the last ones are padding."""
-    units = whole_groups(prompts, plan.unit)
+    units = plan.whole_groups(prompts)
     size = -(-len(units) * plan.unit // cut.mini_batch) * cut.mini_batch
     workload = lengths + [1] * (size - len(prompts))
-    return over_ranks(units, workload, cut.ranks, plan, cut.mini_batch), size
+    return plan.over_ranks(units, workload, cut.ranks, cut.mini_batch), size
 
 
 def micro_batches(rows: list[int], lengths: list[int], plan: Plan, cut: Cut) -> list[list[int]]:
@@ -155,7 +148,7 @@ def test_whole_groups_meet_where_the_plan_says(data: st.DataObject) -> None:
     k, ranks = data.draw(st.integers(2, 4)), data.draw(st.sampled_from([1, 2, 4]))
     micro_batch = data.draw(st.sampled_from([None, 1, 2, k, 2 * k]))
     cut = Cut("fsdp2", ranks, k, ranks * 2 * (micro_batch or k) * k, micro_batch, budget=k * 9, longest=9)
-    plan = choose(cut)
+    plan = cut.plan()
     sizes = data.draw(st.lists(st.integers(1, k), min_size=1, max_size=3 * cut.mini_batch // k))
     prompts = data.draw(st.permutations([i for i, size in enumerate(sizes) for _ in range(size)]))
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=len(prompts), max_size=len(prompts)))

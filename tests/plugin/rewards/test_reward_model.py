@@ -133,7 +133,7 @@ class TestResponses:
         model.save_pretrained(tmp_path)
         BYTES.save_pretrained(tmp_path)
         learned = LearnedReward.load(tmp_path, dtype=asked_for)
-        assert learned._model.dtype == found
+        assert learned.model.dtype == found
         assert isinstance(learned.score("4+5=?", "9"), float)
 
     def test_the_model_reads_prompt_and_response_and_one_end(self, reward_model: Path) -> None:
@@ -144,7 +144,7 @@ class TestResponses:
             by_hand = model(torch.tensor([BYTES.encode("4+5=?9<|im_end|>")])).logits.item()
         assert learned.score("4+5=?", "9") == pytest.approx(by_hand, rel=1e-6)
         assert learned.score("4+5=?", "9<|im_end|>") == pytest.approx(by_hand, rel=1e-6)
-        learned._tokenizer.eos_token = learned._tokenizer.pad_token = None  # such as a cross-encoder's
+        learned.tokenizer.eos_token = learned.tokenizer.pad_token = None  # such as a cross-encoder's
         assert learned.score("4+5=?", "9<|im_end|>") == pytest.approx(by_hand, rel=1e-6)
         assert learned.score("4+5=?", "9") != pytest.approx(by_hand)
 

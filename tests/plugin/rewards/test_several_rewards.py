@@ -11,18 +11,18 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, _collected_rewards
-from grpo_verl_ext.verl_plugin.wire import SEVERAL_REWARDS, STEPS
+from grpo_verl_ext.verl_plugin.wire import PASSED, passing
 
-gdpo = ESTIMATOR_FUNCTIONS["gdpo_outcome"]
+gdpo = get_adv_estimator_fn("gdpo_outcome")
 F64 = torch.float64
 KEYS = ["right", "format"]
 IDS = ("x", "x", "x", "y", "y", "z", "pad" + 32 * "0")
@@ -35,7 +35,7 @@ REWARDS = torch.tensor(
 
 def advantages(rewards: Tensor = REWARDS, **algorithm: Any) -> Tensor:
     config = OmegaConf.create({"adv_estimator": "gdpo_outcome", **algorithm})
-    with SEVERAL_REWARDS.set(rewards):
+    with passing(several_rewards=rewards):
         found, returns = gdpo(torch.zeros(7, 3, dtype=F64), MASK, IDS, config)
     assert returns is found
     return found
@@ -105,7 +105,7 @@ class Verls(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         self.config = composed(["+algo=gdpo", f"algorithm.adv_estimator={estimator}"])
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        return STEPS.get(), SEVERAL_REWARDS.get()
+        return PASSED.get().steps, PASSED.get().several_rewards
 
     def on_sample_end(self, *_: Any) -> None:
         """verl's abstract method."""
@@ -125,7 +125,7 @@ def test_the_trainer_shows_the_rewards_to_gdpo_alone(estimator: str, monkeypatch
     assert (shown is None) is (estimator == "grpo_outcome")
     if shown is not None:
         torch.testing.assert_close(shown, torch.tensor([[2.0, 0.8]]))
-    assert SEVERAL_REWARDS.get() is None
+    assert PASSED.get().several_rewards is None
 
 
 class TestChecks:

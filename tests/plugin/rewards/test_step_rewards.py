@@ -17,18 +17,18 @@ from test_several_rewards import Ours, Verls, batch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.rewards.steps import StepRewardError, step_end_tokens
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.agent_loops.loops import _StepRewardOutput
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.registries import ESTIMATOR_FUNCTIONS
 from grpo_verl_ext.verl_plugin.rewards import trainer
 from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
-from grpo_verl_ext.verl_plugin.wire import STEPS, BatchSteps
+from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
-grpo_process = ESTIMATOR_FUNCTIONS["grpo_process"]
+grpo_process = get_adv_estimator_fn("grpo_process")
 
 BYTES = build_tokenizer()
 FUNCTION = "reward.custom_reward_function"
@@ -232,7 +232,7 @@ class TestEstimator:
         flat = [(r, i, e) for i, own in enumerate(self.STEPS) for r, e in own]
         rewards, row, end = (torch.tensor(column) for column in zip(*flat, strict=True))
         config = OmegaConf.create({"adv_estimator": "grpo_process", "grpo_ext": options})
-        with STEPS.set(BatchSteps(rewards.double(), row, end)):
+        with passing(steps=BatchSteps(rewards.double(), row, end)):
             advantages, returns = grpo_process(
                 torch.zeros(4, 4, dtype=torch.float64), self.MASK, self.IDS, config
             )

@@ -33,7 +33,6 @@ from grpo_verl_ext.verl_plugin.stored.sources import (
     GivenResponses,
     ResponseHistory,
     StoredResponse,
-    prompt_id,
 )
 from grpo_verl_ext.verl_plugin.wire import Field
 
@@ -295,6 +294,9 @@ def test_a_killed_training_goes_on_with_its_history(
                 assert repr(one) == repr(other)
 
 
+prompt_id = ResponseHistory.prompt_id
+
+
 def history(count: int = 2, max_age: int = 3) -> ResponseHistory:
     return ResponseHistory(count, max_age)
 
@@ -338,7 +340,10 @@ def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
         kept.add(prompt, response(step, token=step))
     kept.save(tmp_path)
     again = history()
-    again.load(tmp_path, {prompt_id([{"content": "ä"}]), prompt_id([{"content": "b"}])})
+    again.load(
+        tmp_path,
+        {prompt_id([{"content": "ä"}]), prompt_id([{"content": "b"}])},
+    )
     assert repr(again._of_prompt) == repr(kept._of_prompt)
     assert [file.name for file in tmp_path.iterdir()] == ["response_history.parquet"]
     history().save(tmp_path)

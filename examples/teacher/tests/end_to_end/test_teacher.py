@@ -16,7 +16,7 @@ from verl_runs import killed_after, started, train, wait_for
 
 from grpo_verl_ext.runs.metrics import read_metrics
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
-from grpo_verl_ext.tasks.chain_sum.prepared import MAX_RESPONSE_TOKENS, TaskSettings
+from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -57,7 +57,10 @@ def mean_log_prob(teacher: Path, rows: list[dict[str, Any]]) -> float:
             chat, add_generation_prompt=True, tokenize=True, return_dict=False
         )
         ids = tokenizer(row["output"], add_special_tokens=False)["input_ids"]
-        if len(policy(row["output"], add_special_tokens=False)["input_ids"]) < MAX_RESPONSE_TOKENS:
+        if (
+            len(policy(row["output"], add_special_tokens=False)["input_ids"])
+            < TaskSettings.max_response_tokens
+        ):
             ids = [*ids, tokenizer.eos_token_id]
         with torch.no_grad():
             logits = model(torch.tensor([prompt + ids])).logits[0].log_softmax(-1)
