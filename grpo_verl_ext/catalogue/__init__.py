@@ -12,7 +12,6 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from grpo_verl_ext.catalogue.record import (
     mode_of,
 )
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES
-from grpo_verl_ext.config import foreign_algorithms, load_foreign
+from grpo_verl_ext.config import foreign_algorithms, noted
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, SECTION, key_of, setting
 
@@ -220,14 +219,12 @@ def learns_from_several_rewards(config: DictConfig) -> bool:
 @functools.cache
 def enter_foreign() -> None:
     """Enter the algorithms of other packages, once; one that fails is in `FAILED`."""
-    load_foreign(foreign_algorithms(), _enter_entry, FAILED)
-
-
-def _enter_entry(entry: EntryPoint) -> None:
-    record = entry.load()
-    if not isinstance(record, Algorithm) or record.name != entry.name:
-        raise RecordError(entry.name, "entry point", entry.value, f"it must name the Algorithm {entry.name}")
-    enter(record, foreign_algorithms()[entry])
+    for entry, presets in foreign_algorithms().items():
+        with noted(entry, FAILED):
+            record, name = entry.load(), entry.name
+            if not isinstance(record, Algorithm) or record.name != name:
+                raise RecordError(name, "entry point", entry.value, f"it must name the Algorithm {name}")
+            enter(record, presets)
 
 
 _values = (vars(import_module(each.name)).values() for each in pkgutil.iter_modules(__path__, f"{__name__}."))

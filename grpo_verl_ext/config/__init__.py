@@ -1,12 +1,10 @@
 """Presets for verl's command line (``+algo=…``, ``+platform=cpu``, ``+task=chain_sum``): YAML deltas only."""
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
-
-_Record = TypeVar("_Record")
 
 
 def foreign_algorithms() -> dict[EntryPoint, Path]:
@@ -22,14 +20,10 @@ def foreign_algorithms() -> dict[EntryPoint, Path]:
     return folders
 
 
-def load_foreign(
-    entries: Iterable[EntryPoint], load: Callable[[EntryPoint], _Record], failed: MutableMapping[str, str]
-) -> tuple[_Record, ...]:
-    """Load what other packages name; of one that fails, ``failed`` gets the name and why."""
-    loaded = []
-    for entry in entries:
-        try:
-            loaded.append(load(entry))
-        except Exception as error:  # noqa: BLE001  # another package's fault must cost its own part alone
-            failed[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
-    return tuple(loaded)
+@contextmanager
+def noted(entry: EntryPoint, failed: MutableMapping[str, str]) -> Iterator[None]:
+    """Add to ``failed`` the name of another package's part, and why, where the block that loads it fails."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # another package's fault must cost its own part alone
+        failed[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"

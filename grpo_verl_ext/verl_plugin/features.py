@@ -11,13 +11,13 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 from omegaconf import DictConfig
 
 from grpo_verl_ext.catalogue.requires import Condition, In
-from grpo_verl_ext.config import load_foreign
+from grpo_verl_ext.config import noted
 from grpo_verl_ext.utils.errors import Problem
 from grpo_verl_ext.utils.keys import written
 from grpo_verl_ext.utils.options import Section
@@ -71,14 +71,14 @@ def all_features() -> tuple[Feature, ...]:
 @functools.cache
 def foreign_features() -> tuple[Feature, ...]:
     """Return the records of other packages' features; one that fails is in `FAILED`."""
-
-    def load(entry: EntryPoint) -> Feature:
-        record = entry.load()
-        if not isinstance(record, Feature):
-            raise TypeError("it must name a Feature")
-        return record
-
-    return load_foreign(entry_points(group="grpo_verl_ext.features"), load, FAILED)
+    records = list[Feature]()
+    for entry in entry_points(group="grpo_verl_ext.features"):
+        with noted(entry, FAILED):
+            record = entry.load()
+            if not isinstance(record, Feature):
+                raise TypeError("it must name a Feature")
+            records.append(record)
+    return tuple(records)
 
 
 def load_named(name: str) -> Any:
