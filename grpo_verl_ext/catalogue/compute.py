@@ -17,7 +17,7 @@ from torch import Tensor
 from grpo_verl_ext.algorithms import advantages as adv
 from grpo_verl_ext.algorithms import aggregation, gvpo_terms, surrogate
 from grpo_verl_ext.algorithms import gvpo as formulas
-from grpo_verl_ext.algorithms.groups import group_deviation, group_sum
+from grpo_verl_ext.algorithms.groups import group_sum
 from grpo_verl_ext.algorithms.mini_batch import PartOfRows, evaluated
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
 from grpo_verl_ext.catalogue.gvpo import GvpoOptions
@@ -127,12 +127,15 @@ def group_rows(
     """
     mask = tokens.response_mask.bool()
     member, weight = adv.has_tokens(mask), formulas.length_weight(mask.sum(-1), alpha)
-    of_old = aggregation.sequence_sums(tokens.old_log_prob.double(), mask)
-    old, of_anchor = (
-        group_deviation(weight * log_prob, group, member)
-        for log_prob in (of_old, of_old if anchor is None else anchor.double())
-    )
     size = group_sum(member.long(), group)
+
+    def deviation(log_prob: Tensor) -> Tensor:
+        weighted = weight * log_prob.double()
+        sums = formulas.drift_sums(weighted, group, member, len(group))
+        return weighted - formulas.mean_drift(sums, group, member, size)
+
+    old = deviation(aggregation.sequence_sums(tokens.old_log_prob.double(), mask))
+    of_anchor = old if anchor is None else deviation(anchor)
     return formulas.GroupRows(group, size, adv.per_response(drift, mask), old, of_anchor)
 
 
