@@ -43,7 +43,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_to_nested
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
@@ -217,7 +217,7 @@ def sessions(rollout: Rollout) -> Call:
 
     def call() -> object:
         with passing(row_keys=rollout.batch.keys):
-            return row_roles(GRPO_OUTCOME, uids, torch.device("cpu"))
+            return row_roles(GRPO.estimator, uids, torch.device("cpu"))
 
     return call
 

@@ -123,7 +123,15 @@ def _evaluated(
     loss, mask = algorithm.loss, given["response_mask"].bool()
     # A number of torch's or numpy's is a number.
     plain = {name: x.item() if hasattr(x, "item") else x for name, x in given.items() if name not in _COLUMNS}
-    group = _group_of(algorithm, given)
+    ids, group = given.get("groups"), None
+    if ids is not None:
+        group = dense_group_ids(ids.tolist() if isinstance(ids, Tensor) else ids, mask.device)
+        check_same_shape(response_mask=mask[:, 0], groups=group)
+    elif given.get("rewards") is not None or catalogue.counts_prompts(loss):
+        raise TensorError(
+            f"groups is None; {algorithm.name} compares the responses to a prompt; valid is (B,), one "
+            f"prompt id a row. Pass groups=<{len(mask)} ids>"
+        )
     prompts = None if group is None else len({*group.tolist()})
     config = compute.config_of(algorithm, preset, plain, mask, prompts)
     for check in loss.settings:
@@ -147,20 +155,6 @@ def _evaluated(
         return found.loss, found.metrics
     assert isinstance(loss, TokenLoss)
     return compute.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
-
-
-def _group_of(algorithm: Algorithm, given: Mapping[str, Any]) -> Tensor | None:
-    groups, mask = given.get("groups"), given["response_mask"]
-    if groups is None:
-        if given.get("rewards") is not None or catalogue.counts_prompts(algorithm.loss):
-            raise TensorError(
-                f"groups is None; {algorithm.name} compares the responses to a prompt; valid is (B,), one "
-                f"prompt id a row. Pass groups=<{len(mask)} ids>"
-            )
-        return None
-    group = dense_group_ids(groups.tolist() if isinstance(groups, Tensor) else groups, mask.device)
-    check_same_shape(response_mask=mask[:, 0], groups=group)
-    return group
 
 
 @torch.no_grad()

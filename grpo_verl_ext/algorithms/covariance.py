@@ -36,23 +36,14 @@ def largest_covariances(rows: MiniBatchRows, *, share: float) -> Tensor:
     return _first(mask, found.argsort(descending=True, stable=True), share)
 
 
-def drawn_covariances(
-    rows: MiniBatchRows,
-    *,
-    share: float,
-    low: float,
-    high: float,
-    clip_ratio_low: float,
-    clip_ratio_high: float,
-) -> Tensor:
+def drawn_covariances(rows: MiniBatchRows, *, share: float, low: float, high: float, **clip: float) -> Tensor:
     """Draw max(1, ⌊share · N⌋) tokens with low < c < high, or all of them, Clip-Cov's: (R, T) bool.
 
     Uniformly and without replacement, by `MiniBatchRows.seed`; not among tokens whose gradient PPO's clip has
-    removed already, as in the authors' code.
+    removed already, as in the authors' code; ``clip`` is its range, as `surrogate.token_events` takes it.
     """
     mask = rows.response_mask
     log_ratio = token_log_ratio(rows.log_prob, rows.old_log_prob, mask)
-    clip = {"clip_ratio_low": clip_ratio_low, "clip_ratio_high": clip_ratio_high}
     events = token_events(log_ratio, rows.advantages, mask, **clip)
     found = covariances(rows)
     keeps_gradient = ~(events.clipped_low | events.clipped_high)
@@ -75,20 +66,11 @@ def clip_cov_surrogate(
     advantages: Tensor,
     response_mask: Tensor,
     drawn: Tensor,
-    *,
-    clip_ratio_low: float,
-    clip_ratio_high: float,
+    **clip: float,
 ) -> Tensor:
-    """ℓ_{i,t} = `surrogate.clipped_surrogate`, and 0 for the drawn tokens: (B, T) → (B, T)."""
+    """ℓ_{i,t} = `surrogate.clipped_surrogate` with its range ``clip``, and 0 for the drawn tokens: (B, T)."""
     check_same_shape(log_prob=log_prob, drawn=drawn)
-    loss = clipped_surrogate(
-        log_prob,
-        old_log_prob,
-        advantages,
-        response_mask,
-        clip_ratio_low=clip_ratio_low,
-        clip_ratio_high=clip_ratio_high,
-    )
+    loss = clipped_surrogate(log_prob, old_log_prob, advantages, response_mask, **clip)
     return torch.where(drawn.bool(), 0, loss)
 
 

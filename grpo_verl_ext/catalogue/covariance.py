@@ -14,7 +14,7 @@ from grpo_verl_ext.algorithms import covariance
 from grpo_verl_ext.algorithms.surrogate import token_events
 from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_range
-from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
 from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, If, In
 from grpo_verl_ext.utils.errors import Line, SettingError
@@ -52,7 +52,7 @@ def _check_bounds(actor: Mapping[str, Any]) -> None:
 _CLIP_COV = Algorithm(
     "clip_cov",
     "arXiv 2505.22617",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     TokenLoss(
         "clip_cov_mini_batch",
         covariance.clip_cov_surrogate,
@@ -97,7 +97,7 @@ _MINI_BATCH, _BATCH = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
 _KL_COV = Algorithm(
     "kl_cov",
     "arXiv 2505.22617",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     TokenLoss(
         "kl_cov_mini_batch",
         covariance.kl_cov_surrogate,

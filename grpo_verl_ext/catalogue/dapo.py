@@ -8,7 +8,7 @@ from dataclasses import replace
 from grpo_verl_ext.algorithms.advantages import decoupled, mean_scaled
 from grpo_verl_ext.catalogue.averages import AVERAGES, PROMPT_MEAN
 from grpo_verl_ext.catalogue.clipped import clipped_loss
-from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 from grpo_verl_ext.catalogue.requires import Off
 from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
@@ -62,7 +62,7 @@ _GDPO = Algorithm(
 _LITE_PPO = Algorithm(
     "lite_ppo",
     "arXiv 2508.08221",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     _LOSS,
     title="Liu et al., Tricks or Traps?",
     fixes="many tricks: two are kept, the batch's standard deviation and a mean over tokens",

@@ -6,14 +6,14 @@
 from grpo_verl_ext.algorithms import surrogate
 from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_range
-from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.requires import ONE_OUTPUT, WHOLE_RESPONSES
 
 _GMPO = Algorithm(
     "gmpo",
     "arXiv 2507.20673",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     TokenLoss(
         "gmpo",
         surrogate.geometric_mean_surrogate,

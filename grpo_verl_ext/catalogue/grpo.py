@@ -9,24 +9,24 @@ from grpo_verl_ext.catalogue.averages import AVERAGES, LOCAL_TOKEN_MEAN
 from grpo_verl_ext.catalogue.clipped import clipped_loss
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 
-GRPO_OUTCOME = Estimator(
+_OUTCOME = Estimator(
     "grpo_outcome",
     "Compute GRPO's outcome advantages Â = (r − mean r)/(std r + ε): `advantages.group_scaled`.",
     kl_in_loss=True,
 )
-GRPO_LOSS = clipped_loss("grpo", AVERAGES["seq-mean-token-mean"])
+_LOSS = clipped_loss("grpo", AVERAGES["seq-mean-token-mean"])
 """Every response has equal weight, arXiv 2402.03300 eq. 3: `aggregation.sequence_mean_token_mean`."""
 
 GRPO = Algorithm(
     "grpo",
     "arXiv 2402.03300, §4.1",
-    GRPO_OUTCOME,
-    GRPO_LOSS,
+    _OUTCOME,
+    _LOSS,
     title="Shao et al., DeepSeekMath",
     fixes="PPO's critic, a second model to train: the mean reward of a prompt's responses takes its place",
 )
 
-GRPO_PROCESS = Algorithm(
+_GRPO_PROCESS = Algorithm(
     "grpo_process",
     "arXiv 2402.03300, §4.1.3",
     Estimator(
@@ -43,7 +43,7 @@ GRPO_PROCESS = Algorithm(
         needs_steps=True,
         kl_in_loss=True,
     ),
-    GRPO_LOSS,
+    _LOSS,
     title="Shao et al., DeepSeekMath",
     fixes="one reward for a whole response: here each step has its own",
 )
@@ -51,7 +51,7 @@ GRPO_PROCESS = Algorithm(
 _BNPO = Algorithm(
     "bnpo",
     "TRL's loss_type bnpo",
-    GRPO_OUTCOME,
+    _OUTCOME,
     clipped_loss("bnpo", LOCAL_TOKEN_MEAN),
     fixes="for comparison: the mean over the tokens of the local batch",
 )

@@ -113,7 +113,7 @@ _DOC = f"""{squared_error.__doc__}
     {residual.__doc__}
 """
 
-GVPO_LOSS = GroupLoss(
+_LOSS = GroupLoss(
     _NAME,
     doc=_DOC,
     options=GvpoOptions,
@@ -161,7 +161,7 @@ GVPO = Algorithm(
             *FULL_SUPPORT,
         ),
     ),
-    GVPO_LOSS,
+    _LOSS,
     paired=True,
     fixed=_ADDED,
     title="Zhang et al., Group Variance Policy Optimization",

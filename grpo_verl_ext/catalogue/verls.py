@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from grpo_verl_ext.algorithms.advantages import leave_one_out
 from grpo_verl_ext.catalogue.clipped import check_clip_range
-from grpo_verl_ext.catalogue.grpo import DR_GRPO, GRPO_LOSS, GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import DR_GRPO, GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, VerlsEstimator, VerlsLoss
 from grpo_verl_ext.catalogue.requires import (
     ONE_OUTPUT,
@@ -74,7 +74,7 @@ _PPO_KL = Algorithm(
     "ppo_kl",
     "arXiv 2402.03300, eq. 1",
     _GAE,
-    GRPO_LOSS,
+    GRPO.loss,
     title="Shao et al., DeepSeekMath",
     fixes="for comparison: PPO with a critic, as GRPO's paper states it",
 )
@@ -93,7 +93,7 @@ _RLOO = Algorithm(
 _CISPO = Algorithm(
     "cispo",
     "arXiv 2506.13585",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     VerlsLoss("cispo", settings=(check_clip_range,)),
     "token-mean",
     fixed=(f"{ACTOR}.clip_ratio_low",),  # its weights have no lower bound (§3.1)
@@ -104,7 +104,7 @@ _CISPO = Algorithm(
 _SAPO = Algorithm(
     "sapo",
     "arXiv 2511.20347",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     VerlsLoss("sapo"),
     "seq-mean-token-mean",
     title="Gao et al., Soft Adaptive Policy Optimization",
@@ -114,7 +114,7 @@ _SAPO = Algorithm(
 _GSPO = Algorithm(
     "gspo",
     "arXiv 2507.18071",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     _GSPO_LOSS,
     "seq-mean-token-mean",
     title="Zheng et al., Group Sequence Policy Optimization",
@@ -124,7 +124,7 @@ _GSPO = Algorithm(
 _LUSPO = Algorithm(
     "luspo",
     "arXiv 2602.05261",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     _GSPO_LOSS,
     "seq-mean-token-sum",
     title="Liu et al., Length-Unbiased Sequence Policy Optimization",

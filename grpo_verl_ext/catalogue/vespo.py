@@ -6,7 +6,7 @@ from pydantic import Field
 
 from grpo_verl_ext.algorithms.vespo import vespo_loss
 from grpo_verl_ext.catalogue.averages import AVERAGES
-from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.requires import ONE_OUTPUT, weighs_responses
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
@@ -26,7 +26,7 @@ class _VespoOptions(Section):
 _VESPO = Algorithm(
     "vespo",
     "arXiv 2602.10693",
-    GRPO_OUTCOME,
+    GRPO.estimator,
     TokenLoss(
         "vespo",
         vespo_loss,

@@ -9,7 +9,6 @@ import platform as host
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.metadata import distributions
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -78,22 +77,19 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
                     why = f"that is not a readable parquet file ({error}); it was left in place"
                     fix = f"{key}=<another file>, or the same command when you have made it again"
                     yield Problem(key, str(path), fix, why)
-            if key == MODEL and (path / "config.json").is_file():
-                yield from _unreadable_model(path)
-
-
-def _unreadable_model(folder: Path) -> Iterator[Problem]:
-    try:
-        read_config(folder)
-    except SettingError as error:
-        yield error.problem
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except SafetensorError as error:
-            why = f"{file} is not a readable safetensors file ({error}); it was left in place"
-            yield Problem(MODEL, str(folder), FIX, why)
+            if key != MODEL or not (path / "config.json").is_file():
+                continue
+            try:
+                read_config(path)
+            except SettingError as error:
+                yield error.problem
+            for file in sorted(path.glob("*.safetensors")):
+                try:
+                    with safe_open(file, framework="pt"):
+                        pass
+                except SafetensorError as error:
+                    why = f"{file} is not a readable safetensors file ({error}); it was left in place"
+                    yield Problem(MODEL, str(path), FIX, why)
 
 
 def _check_device(config: DictConfig) -> None:
@@ -163,23 +159,21 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
             why, fix = f"verl has no logger {name}", Line(f"{_LOGGER}=[{','.join([*others, near])}]")
         elif package is not None and importlib.util.find_spec(package) is None:
             why, fix = f"{package} is not installed here", f"pip install {package}, or {fix}"
-        elif keys and package == "wandb" and not _has_wandb_key():
+        elif keys and package == "wandb":
+            import wandb
+            from requests.utils import get_netrc_auth
+
+            # It would ask for a key where it has none and needs one.
+            settings = wandb.setup().settings
+            has_key = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
+            if has_key or settings.mode != "online":
+                continue
             why = "wandb has no key here"
             fix = f"wandb login, or WANDB_MODE=offline in front of the command, or {fix}"
         else:
             continue
         seen = f"{_LOGGER}=[{','.join(names)}]"
         yield Problem(_LOGGER, names, fix, why, valid if name not in valid else "", seen)
-
-
-def _has_wandb_key() -> bool:
-    """Whether wandb, which would ask for a key, has one or needs none."""
-    import wandb
-    from requests.utils import get_netrc_auth
-
-    settings = wandb.setup().settings
-    given = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
-    return bool(given) or settings.mode != "online"
 
 
 ENVIRONMENT = Feature(

@@ -46,7 +46,8 @@ class Rollout:
     """Responses whose ``log_prob`` is the policy at a later update, and what else verl's trainer has of them.
 
     Tensors are (B, T), and 0 after the end of a response. ``prompt`` is (B,), the number of a prompt;
-    ``rewards`` (B, M), of which verl sees the first; ``of_anchor`` (B,), log π′(y) of GVPO's features.
+    ``rewards`` (B, M), of which verl sees the first; ``of_anchor`` (B,), log π′(y) of GVPO's features, or of
+    the anchor of a training; None: the old policy is the anchor.
     """
 
     prompt: Tensor
@@ -60,7 +61,7 @@ class Rollout:
     values: Tensor
     advantages: Tensor
     rewards: Tensor
-    of_anchor: Tensor
+    of_anchor: Tensor | None
     rollout_is_weights: Tensor | None = None
 
     @classmethod
@@ -185,13 +186,14 @@ class Rollout:
         return {name: _jagged(pad(x, around)[rows], whole) for name, x in outputs.items()}, data
 
     def value_and_gradient(
-        self, actor: Any, ranks: list[list[list[int]]], *, is_ours: bool = True, anchor: Tensor | None = None
+        self, actor: Any, ranks: list[list[list[int]]] | None = None, *, is_ours: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Return L, and its gradient by log-probs and entropies: (2, B, T), combined from parts as verl does.
 
-        ``actor`` is verl's dataclass; ``ranks`` are the micro-batches of each rank. With ``is_ours`` the loss
-        gets what it needs of the mini-batch. ``anchor`` is (B,) log π′(y), None for GVPO's old policy.
+        ``actor`` is verl's dataclass; ``ranks`` are the micro-batches of each rank, None: all rows in one.
+        With ``is_ours`` the loss gets what it needs of the mini-batch.
         """
+        ranks = ranks or [[[*range(len(self.lengths))]]]
         log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
         rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
         loss = catalogue.LOSSES.get(str(actor.policy_loss.loss_mode)) if is_ours else None
@@ -199,7 +201,7 @@ class Rollout:
         groups: Any = None
         if isinstance(loss, catalogue.GroupLoss):
             alpha = alpha_of(actor.policy_loss)
-            groups = compute.group_rows(self.tokens, self.prompt, statistic, alpha, anchor)
+            groups = compute.group_rows(self.tokens, self.prompt, statistic, alpha, self.of_anchor)
         for numbers in itertools.chain(*ranks):
             output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
             width = max(rows.lengths[number] for number in numbers)

@@ -144,27 +144,16 @@ class Training:
         rows = replace(rows, advantages=data.batch["advantages"])
         has_groups = self._is_ours and catalogue.has_groups(self.config)
         if self._anchor == wire.Field.OLD_LOG_PROBS or not has_groups:
-            return rows
+            return replace(rows, of_anchor=None)
         _, fields = rows.micro_batch([*range(len(rows.lengths))], dp_size=1)
         fields = {self._anchor: rows.of_anchor} | dict(fields.items())
         targets = anchored_targets(fields, rows.prompts, self._anchor, self.actor.policy_loss)
-        return replace(rows, advantages=torch.zeros_like(rows.log_prob).masked_scatter(rows.given, targets))
-
-    def value_and_gradient(
-        self, rows: Rollout, ranks: list[list[list[int]]] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return L, and its gradient by log-probs and entropies: (2, B, T).
-
-        ``rows`` are those of `rows`, ``ranks`` the micro-batches of each rank; None: all rows in one.
-        """
-        anchors = {
-            wire.Field.OLD_LOG_PROBS: None,
-            wire.Field.REF_LOG_PROB: sequence_sums(rows.ref_log_prob, rows.response_mask),
-        }
-        anchor = anchors.get(self._anchor, rows.of_anchor)
-        ranks = ranks or [[[*range(len(rows.lengths))]]]
-        return rows.value_and_gradient(self.actor, ranks, is_ours=self._is_ours, anchor=anchor)
+        advantages = torch.zeros_like(rows.log_prob).masked_scatter(rows.given, targets)
+        if self._anchor == wire.Field.REF_LOG_PROB:
+            rows = replace(rows, of_anchor=sequence_sums(rows.ref_log_prob, rows.response_mask))
+        return replace(rows, advantages=advantages)
 
     def weights(self, rows: Rollout, ranks: list[list[list[int]]] | None = None) -> Tensor:
         """−∂L/∂log π of each token of the responses, and then −∂L/∂ of each entropy: (2 N,)."""
-        return -self.value_and_gradient(rows, ranks)[1][:, rows.given].flatten()
+        _, gradient = rows.value_and_gradient(self.actor, ranks, is_ours=self._is_ours)
+        return -gradient[:, rows.given].flatten()

@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Algorithm, TokenLoss
+from grpo_verl_ext.catalogue import ALGORITHMS, LOSSES, PRESETS, Preset, TokenLoss
 from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.requires import OUR_MODES
@@ -70,24 +70,23 @@ class Case:
     """Dotted key → other values of the configuration."""
 
 
-def _case_of(algorithm: Algorithm) -> Case:
-    loss, preset, mode = algorithm.loss, PRESETS.get(algorithm.name), algorithm.loss_agg_mode
-    return Case(
-        algorithm.name,
-        loss.name,
-        mode,
-        MAX_RESPONSE_LENGTH if mode == _NORM else None,
-        isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split,
-        {ESTIMATOR: algorithm.estimator.name} | (preset.leaves if preset else {}),
-    )
-
-
 _DEFAULT = of_probe(verls_defaults())
 register()  # verl may have been told to load no plugin
 catalogue.enter_foreign()
-OUR_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.loss.name == each.name in LOSSES)
+_CASES = [
+    Case(
+        each.name,
+        each.loss.name,
+        each.loss_agg_mode,
+        MAX_RESPONSE_LENGTH if each.loss_agg_mode == _NORM else None,
+        isinstance(each.loss, TokenLoss) and bool(each.loss.average and each.loss.average.depends_on_split),
+        {ESTIMATOR: each.estimator.name} | PRESETS.get(each.name, Preset()).leaves,
+    )
+    for each in ALGORITHMS.values()
+]
+OUR_CASES = tuple(each for each in _CASES if each.loss_mode == each.name in LOSSES)
 """Algorithms with a loss of their own."""
-PRESET_CASES = tuple(_case_of(each) for each in ALGORITHMS.values() if each.name not in LOSSES)
+PRESET_CASES = tuple(each for each in _CASES if each.name not in LOSSES)
 """Presets on a loss of verl's, or on one of ours under another name."""
 VERL_CASES = (
     *(Case(f"verl {mode}", _VANILLA, mode) for mode in AVERAGES if mode != _NORM),
@@ -145,10 +144,10 @@ def measure(
         alone, training = training_of(case, use_kl_loss=False, entropy_coeff=0), training_of(case, **_BESIDE)
         is_constant = not alone.weights(alone.rows(rollout)).any()
         rows = training.rows(rollout)
-        whole = training.value_and_gradient(rows)
+        whole = rows.value_and_gradient(training.actor)
         scales = torch.maximum(whole[0].abs(), whole[1].abs().sum()), whole[1].abs().max()
         for dp_size, split in itertools.product(dp_sizes, SPLITS):
-            found = training.value_and_gradient(rows, rows.cut(split, dp_size))
+            found = rows.value_and_gradient(training.actor, rows.cut(split, dp_size))
             # NaN where one of them has it, or the scale is 0.
             columns = zip(found, whole, scales, strict=True)
             of_value, of_gradient = (float((a - b).abs().max() / scale) for a, b, scale in columns)

@@ -105,8 +105,9 @@ class _Probe:
 def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield the findings about what would be trained, without notes."""
     import_external_libs(setting(config, "actor_rollout_ref.model.external_lib"))  # as the workers do
-    if not _is_registered(config):
-        return
+    estimators = [str(getattr(each, "value", each)) for each in ADV_ESTIMATOR_REGISTRY]
+    if setting(config, ESTIMATOR) not in estimators or setting(config, LOSS) not in POLICY_LOSS_REGISTRY:
+        return  # another check speaks of unknown names
     probe = _Probe(config, words)
     try:
         training = Training(probe.own)
@@ -123,12 +124,6 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
         severity = Severity.ERROR if catalogue.knows(config) else Severity.WARNING
         yield Finding("no-gradient", severity, _fault(probe, f"has {fault}, on the probe's batch"))
     yield from _in_parts(config, training, training.rows(probe.rollout), found[1])
-
-
-def _is_registered(config: DictConfig) -> bool:
-    """Whether this process has the estimator and the loss; another check speaks of unknown names."""
-    estimators = [str(getattr(each, "value", each)) for each in ADV_ESTIMATOR_REGISTRY]
-    return setting(config, ESTIMATOR) in estimators and setting(config, LOSS) in POLICY_LOSS_REGISTRY
 
 
 def _refused(probe: _Probe, error: Exception) -> Finding:
@@ -228,8 +223,6 @@ def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Findi
 
 def unread(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     """Yield a note for each word of the command line that changes nothing of the gradient."""
-    if not _is_registered(config):
-        return
     own = of_probe(config)
     trials = {key: changed(own, {key: value}) for key, value in _set_by(words, own, verls_defaults())}
     rollout = rollout_for(own, *trials.values())

@@ -105,8 +105,8 @@ def _advantages(algorithm: Algorithm, training: Training, rows: Rollout, written
     )
     if options.gvpo_anchor == "old" or not isinstance(algorithm.loss, GroupLoss):
         return advantages
-    of_ref = sequence_sums(rows.ref_log_prob, mask)
-    of_anchor = of_ref if options.gvpo_anchor == "ref" else rows.of_anchor
+    of_anchor = sequence_sums(rows.ref_log_prob, mask) if options.gvpo_anchor == "ref" else rows.of_anchor
+    assert of_anchor is not None  # of a rollout that no training has scored
     policy_loss, member = training.actor.policy_loss, adv.has_tokens(mask)
     weight = gvpo.length_weight(mask.sum(-1), alpha_of(policy_loss))
     log_ratio = torch.where(member, weight * (sequence_sums(rows.old_log_prob, mask) - of_anchor), 0)

@@ -11,7 +11,7 @@ import grpo_verl_ext
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.advantages import Baseline
 from grpo_verl_ext.catalogue import Algorithm, RecordError, TokenLoss
-from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_LOSS, GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.record import PerToken
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.verl_plugin import loss_config
@@ -33,7 +33,7 @@ OtherOptions = create_model("OtherOptions", __base__=VESPO.loss.options, **{OPTI
 
 
 def new(per_token: PerToken, baseline: Baseline | None = None) -> Algorithm:
-    estimator = replace(GRPO_OUTCOME, name="new", baseline=baseline)
+    estimator = replace(GRPO.estimator, name="new", baseline=baseline)
     return Algorithm("new", "", estimator, TokenLoss("new", per_token), "token-mean", has_preset=False)
 
 
@@ -45,7 +45,7 @@ def unguarded(rewards: Tensor, group: Tensor, _member: Tensor) -> Tensor:
 
 WRONG = {
     "an average that the loss does not have": (
-        lambda: Algorithm("new", "", GRPO_OUTCOME, GRPO_LOSS, "token-mean"),
+        lambda: Algorithm("new", "", GRPO.estimator, GRPO.loss, "token-mean"),
         "its average is 'token-mean', but the loss grpo averages by seq-mean-token-mean",
     ),
     "a loss that needs an average": (
@@ -57,7 +57,7 @@ WRONG = {
         "its name is 'grpo', but an algorithm of this name is there already",
     ),
     "an estimator's name that another has": (
-        lambda: catalogue.enter(replace(NEW, estimator=replace(GRPO_OUTCOME, doc=""))),
+        lambda: catalogue.enter(replace(NEW, estimator=replace(GRPO.estimator, doc=""))),
         "its estimator is 'grpo_outcome', but another record has one of this name",
     ),
     "a loss's name that another has": (

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from grpo_verl_ext.catalogue import Algorithm, TokenLoss
 from grpo_verl_ext.catalogue.averages import AVERAGES
-from grpo_verl_ext.catalogue.grpo import GRPO_OUTCOME
+from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.utils.options import Section, option
 
 
@@ -36,7 +36,7 @@ def soft(log_prob, old_log_prob, advantages, response_mask, config):
 
 
 LOSS = TokenLoss("soft", soft, AVERAGES["seq-mean-token-mean"], options=Options)
-SOFT = Algorithm("soft", "no paper", GRPO_OUTCOME, LOSS)
+SOFT = Algorithm("soft", "no paper", GRPO.estimator, LOSS)
 '''
 PRESET = """
 # @package _global_

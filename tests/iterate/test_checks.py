@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_verl_ext.iterate import checks
-from grpo_verl_ext.iterate.checks import checked_rule, compose_rounds
+from grpo_verl_ext import preflight
 from grpo_verl_ext.iterate.examples import Pair, write_examples
+from grpo_verl_ext.iterate.rounds import checked_rule, compose_rounds
 from grpo_verl_ext.iterate.settings import IterateError, read_settings
 from grpo_verl_ext.rewards.rules import correctness
 from grpo_verl_ext.rewards.steps import compute_score
@@ -23,7 +23,7 @@ SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
 @pytest.fixture
 def rule_of(monkeypatch: pytest.MonkeyPatch):
     """The rule of settings whose training is not checked."""
-    monkeypatch.setattr(checks.preflight, "check_training", lambda config: None)
+    monkeypatch.setattr(preflight, "check_training", lambda config: None)
     return lambda settings: checked_rule(settings, OmegaConf.create())
 
 

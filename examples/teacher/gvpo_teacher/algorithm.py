@@ -5,7 +5,7 @@ The paper's text was not at hand; the formulas are derived in `distillation`.
 
 from torch import Tensor
 
-from grpo_verl_ext.catalogue.gvpo import ANCHOR, FULL_SUPPORT, GVPO_LOSS
+from grpo_verl_ext.catalogue.gvpo import ANCHOR, FULL_SUPPORT, GVPO
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator
 from grpo_verl_ext.catalogue.requires import ONE_OUTPUT, In, Off, refused
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
@@ -33,7 +33,7 @@ GVPO_DISTILL = Algorithm(
             *FULL_SUPPORT,
         ),
     ),
-    GVPO_LOSS,
+    GVPO.loss,
     paired=True,
     no_call="it is GVPO without a reward, with the teacher's log-probs in the place of the old ones. Type: "
     "losses.gvpo(log_prob, teacher_log_prob, response_mask, rewards=torch.zeros(len(groups)), groups=groups, "
