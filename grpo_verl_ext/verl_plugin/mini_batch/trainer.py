@@ -20,7 +20,6 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.catalogue import MiniBatchStatistic
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.keys import BYPASS, setting
 from grpo_verl_ext.verl_plugin import wire
@@ -50,11 +49,6 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             _tell(self._plan)
 
     @property
-    def _needs(self) -> MiniBatchStatistic | None:
-        loss = catalogue.loss_of(self.config)
-        return None if loss is None else loss.needs
-
-    @property
     def _capacity(self) -> int:
         """Rows of a mini-batch on all ranks."""
         actor_rollout = self.config.actor_rollout_ref
@@ -63,10 +57,11 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     @cached_property
     def _plan(self) -> Plan:
         """The plan of this training; without a reason if no update needs one."""
-        if self._needs is None or not rows_plan.policy_moves(self.config):
+        loss = catalogue.loss_of(self.config)
+        if loss is None or loss.needs is None or not rows_plan.policy_moves(self.config):
             return Plan(StatisticSource.FORWARD_PASS, self._capacity, "")
         ranks = data_parallel_size(self.actor_rollout_wg)
-        return rows_plan.Cut.from_config(self.config, ranks, of_prompts=self._needs.of_prompts).plan()
+        return rows_plan.Cut.from_config(self.config, ranks, of_prompts=loss.needs.of_prompts).plan()
 
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
@@ -100,7 +95,8 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic."""
         with wire.passing(row_keys=batch.keys):
             batch = super()._compute_advantage(batch, metrics)
-        if self._needs is None:
+        loss = catalogue.loss_of(self.config)
+        if loss is None or loss.needs is None:
             return batch
         mask = nested(batch, "response_mask")["response_mask"]
         group = dense_group_ids(prompt_ids(batch))
