@@ -83,15 +83,22 @@ def _advantages(
     weights: Sequence[float] | None,
 ) -> Tensor:
     member, last = rows
-    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-    if estimator.needs_steps:
-        if (steps := PASSED.get().steps) is None:
-            raise _without(estimator, "step rewards", "and an agent loop ")
+    budget = options.max_response_length if options.mask_truncated_completions else None
+    learnt = adv.learnt_from(response_mask, budget)
+    steps, rewards, lacks = PASSED.get().steps, PASSED.get().several_rewards, ""
+    if estimator.needs_steps and steps is None:
+        lacks = "step rewards to learn from; valid is a trainer mode and an agent loop"
+    if estimator.several_rewards and rewards is None:
+        lacks = "rewards but their sum to learn from; valid is a trainer mode"
+    if lacks:
+        raise ValueError(
+            f"algorithm.adv_estimator={estimator.name} has no {lacks} of this package. Type: "
+            f"+algo={estimator.name.removesuffix('_outcome')}"
+        )
+    if estimator.needs_steps and steps is not None:
         baseline = compute.BASELINES[str(options.scale_rewards)]
         return process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
-    if estimator.several_rewards:
-        if (rewards := PASSED.get().several_rewards) is None:
-            raise _without(estimator, "rewards but their sum")
+    if estimator.several_rewards and rewards is not None:
         check_rows(rewards, group)
         of_response = compute.response_advantages(estimator, rewards, group, member, learnt, weights=weights)
         return adv.on_tokens(of_response[last].to(token_level_rewards.dtype), learnt)
@@ -101,13 +108,6 @@ def _advantages(
     of_response = compute.response_advantages(estimator, rewards, group, member, learnt, scale_rewards=scale)
     of_session = of_response[last].to(token_level_rewards.dtype)
     return compute.token_advantages(estimator, of_session, response_mask, learnt, group)
-
-
-def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:
-    return ValueError(
-        f"algorithm.adv_estimator={estimator.name} has no {what} to learn from; valid is a trainer mode "
-        f"{more}of this package. Type: +algo={estimator.name.removesuffix('_outcome')}"
-    )
 
 
 def anchored_targets(rows: Any, prompts: Sequence[str], anchor: str, policy_loss: Any) -> Tensor:
