@@ -9,6 +9,7 @@ import platform as host
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.metadata import distributions
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -25,7 +26,7 @@ from grpo_verl_ext.verl_plugin import queue_missing, usage
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
 from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 from grpo_verl_ext.verl_plugin.features import Feature
-from grpo_verl_ext.verl_plugin.model_files import FIX, home_resolved, read_config
+from grpo_verl_ext.verl_plugin.model_files import FIX, read_config
 
 _LOCAL_PATHS = ("/", "~", "./", "../")
 """Beginnings of a path on a machine, unlike those of a hub or of a module."""
@@ -65,7 +66,7 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
         for name in map(str, names if OmegaConf.is_list(names) else [names]):
             if of_task is not None and name.startswith(f"{of_task}/"):
                 continue
-            path = home_resolved(name)
+            path = Path(os.path.expanduser(name))
             is_local = name.startswith(_LOCAL_PATHS) or (name.endswith(_FILES) and "://" not in name)
             if is_local and not path.exists():
                 why = "that is not on this machine, which is wrong unless the workers see it"

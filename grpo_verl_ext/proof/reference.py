@@ -90,7 +90,8 @@ def _advantages(algorithm: Algorithm, training: Training, rows: Rollout, written
         gae = core_algos.compute_gae_advantage_return
         return torch.as_tensor(gae(scores, rows.values, mask.long(), section.gamma, section.lam)[0])
     options = Options.for_estimator(section, estimator.name)
-    learnt, scale = adv.learnt_from(mask, options.budget_of_truncated), options.scale_rewards
+    budget = options.max_response_length if options.mask_truncated_completions else None
+    learnt, scale = adv.learnt_from(mask, budget), options.scale_rewards
     if estimator.needs_steps:
         ends, baseline = rows.steps, compute.BASELINES[str(scale)]
         return process_advantages(ends.rewards, ends.row, ends.end, learnt, rows.prompt, baseline=baseline)

@@ -200,11 +200,6 @@ class Options(Section):
         of_features = {name: field for each in foreign_features() for name, field in each.anchors.items()}
         return (ANCHORS | of_features)[self.gvpo_anchor]
 
-    @property
-    def budget_of_truncated(self) -> int | None:
-        """The budget in tokens whose truncated responses get advantage 0; None without such masking."""
-        return self.max_response_length if self.mask_truncated_completions else None
-
 
 @cache
 def options_model() -> type[Options]:

@@ -82,15 +82,22 @@ def _advantages(
     options: Options,
     weights: Sequence[float] | None,
 ) -> Tensor:
-    learnt = adv.learnt_from(response_mask, options.budget_of_truncated)
-    if estimator.needs_steps:
-        if (steps := PASSED.get().steps) is None:
-            raise _without(estimator, "step rewards", "and an agent loop ")
+    budget = options.max_response_length if options.mask_truncated_completions else None
+    learnt = adv.learnt_from(response_mask, budget)
+    steps, rewards, lacks = PASSED.get().steps, PASSED.get().several_rewards, ""
+    if estimator.needs_steps and steps is None:
+        lacks = "step rewards to learn from; valid is a trainer mode and an agent loop"
+    if estimator.several_rewards and rewards is None:
+        lacks = "rewards but their sum to learn from; valid is a trainer mode"
+    if lacks:
+        raise ValueError(
+            f"algorithm.adv_estimator={estimator.name} has no {lacks} of this package. Type: "
+            f"+algo={estimator.name.removesuffix('_outcome')}"
+        )
+    if estimator.needs_steps and steps is not None:
         baseline = compute.BASELINES[str(options.scale_rewards)]
         return process_advantages(steps.rewards, steps.row, steps.end, learnt, group, baseline=baseline)
-    if estimator.several_rewards:
-        if (rewards := PASSED.get().several_rewards) is None:
-            raise _without(estimator, "rewards but their sum")
+    if estimator.several_rewards and rewards is not None:
         check_rows(rewards, group)
     else:
         check_same_shape(token_level_rewards=token_level_rewards, response_mask=response_mask)
@@ -106,13 +113,6 @@ def _advantages(
         scale_rewards=options.scale_rewards,
         weights=weights,
         dtype=token_level_rewards.dtype,
-    )
-
-
-def _without(estimator: Estimator, what: str, more: str = "") -> ValueError:
-    return ValueError(
-        f"algorithm.adv_estimator={estimator.name} has no {what} to learn from; valid is a trainer mode "
-        f"{more}of this package. Type: +algo={estimator.name.removesuffix('_outcome')}"
     )
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -47,9 +46,9 @@ class Feature:
     advice: Mapping[str, Advise] = field(default_factory=dict)
     """Warnings likewise."""
     trainer: str = ""
-    """``module:class`` of its part in the trainer, which is mixed into verl's."""
+    """``package.module:class`` of its part in the trainer, which is mixed into verl's."""
     worker: str = ""
-    """``module:class`` of its part in verl's actor worker, where a training uses it."""
+    """``package.module:class`` of its part in verl's actor worker, where a training uses it."""
     agent_loops: Mapping[str, str] = field(default_factory=dict)
     """Agent loops of its own → the module that registers them."""
     options: type[Section] | None = None
@@ -62,7 +61,7 @@ class Feature:
 @functools.cache
 def all_features() -> tuple[Feature, ...]:
     """Return the records of all features, those of other packages last."""
-    modules = (load_named(f".{folder}.checks") for folder in _FOLDERS)
+    modules = (import_module(f"{__package__}.{folder}.checks") for folder in _FOLDERS)
     own = (each for module in modules for each in vars(module).values() if isinstance(each, Feature))
     return (*own, *foreign_features())
 
@@ -80,13 +79,6 @@ def foreign_features() -> tuple[Feature, ...]:
         except Exception as error:  # noqa: BLE001  # another package's fault must cost its own part alone
             FAILED[entry.name] = f"{entry.value} ({type(error).__name__}: {error})"
     return tuple(found)
-
-
-def load_named(name: str) -> Any:
-    """Load what a record names, ``module`` or ``module:object``; ``.module`` is of this sub-package."""
-    module, _, attribute = name.partition(":")
-    loaded = import_module(module, __package__)
-    return getattr(loaded, attribute) if attribute else loaded
 
 
 def has_option(*names: str) -> Condition:

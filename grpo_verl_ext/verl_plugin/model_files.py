@@ -16,14 +16,9 @@ FIX = f"{MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""
 
 
-def home_resolved(name: str) -> Path:
-    """Return the path with ``~`` expanded as in the shell; ``~unknown`` stays."""
-    return Path(os.path.expanduser(name))
-
-
 def local_folder(name: str) -> Path | None:
     """Return the folder of a model, or None for a name on a hub."""
-    folder = home_resolved(name)
+    folder = Path(os.path.expanduser(name))  # Path.expanduser would raise for the home of nobody
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
 
 

@@ -48,8 +48,11 @@ def token_loss(per_token: PerToken | None = None, *, needs: MiniBatchStatistic |
         return functools.partial(token_loss, needs=needs)
     loss = TokenLoss(per_token.__name__, per_token, needs=needs)
     function = function_of(loss)
-    # verl would overwrite another package's loss of this name without a word.
-    if (owner := _owner(POLICY_LOSS_REGISTRY.get(loss.name, function))) != _owner(function):
+    # verl would overwrite another package's loss of this name without a word. Two imports of the same source
+    # have one owner.
+    other = POLICY_LOSS_REGISTRY.get(loss.name, function)
+    owner = f"{other.__module__}.{getattr(other, '__qualname__', type(other).__qualname__)}"
+    if owner != f"{function.__module__}.{function.__qualname__}":
         raise ValueError(
             f"the policy loss '{loss.name}' is already registered by {owner}. Rename yours, or load only one "
             f"of the two packages: VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names>."
@@ -57,10 +60,3 @@ def token_loss(per_token: PerToken | None = None, *, needs: MiniBatchStatistic |
     POLICY_LOSS_REGISTRY[loss.name] = function
     catalogue.LOSSES[loss.name] = loss
     return per_token
-
-
-def _owner(function: Callable[..., Any]) -> str:
-    """Return module and name of a function; equal for two imports of the same source."""
-    kind = type(function)
-    module = getattr(function, "__module__", kind.__module__)
-    return f"{module}.{getattr(function, '__qualname__', kind.__qualname__)}"

@@ -63,11 +63,11 @@ def register() -> None:
 
 
 def _register_agent_loops(_agent_loop: ModuleType) -> None:
-    from grpo_verl_ext.verl_plugin.features import all_features, load_named
+    from grpo_verl_ext.verl_plugin.features import all_features
 
     for feature in all_features():
         for module in feature.agent_loops.values():
-            load_named(module)
+            import_module(module)
 
 
 class _PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types

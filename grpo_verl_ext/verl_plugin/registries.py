@@ -19,6 +19,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.algorithms.gvpo import GroupRows
 from grpo_verl_ext.catalogue import Estimator, GroupLoss, Loss, TokenLoss, compute
 from grpo_verl_ext.catalogue.averages import MiniBatch
 from grpo_verl_ext.catalogue.requires import OUR_MODES
@@ -43,18 +44,29 @@ def _loss(
     **_: object,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a loss, averaged over the mini-batch, and its metrics."""
-    tokens, statistic = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), None
+    tokens, groups = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), PASSED.get().groups
+    lacks, verb = "its statistic of the mini-batch", "measure"
     if isinstance(loss, GroupLoss):
-        return _group_loss(loss, tokens, config)
-    if loss.needs is not None:
-        if (found := PASSED.get().statistic) is None:
-            raise _needs_our_trainer(loss, "its statistic of the mini-batch", "measure")
-        statistic = found.to(response_mask.device)
-    return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
+        if groups is not None:
+            return _group_loss(loss, tokens, groups, config)
+        lacks, verb = "the groups of its responses", "tell a loss"
+    elif loss.needs is None:
+        return compute.token_loss(loss, tokens, config, None, rollout_is_weights)
+    elif (statistic := PASSED.get().statistic) is not None:
+        statistic = statistic.to(response_mask.device)
+        return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
+    raise SettingError(
+        MODE,
+        None,
+        seen=f"policy_loss.loss_mode={loss.name} was called without {lacks}, which verl's own trainers and "
+        f"workers do not {verb}",
+        valid=OUR_MODES,
+        fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
+    )
 
 
 def _group_loss(
-    loss: GroupLoss, tokens: compute.Tokens, config: ActorConfig
+    loss: GroupLoss, tokens: compute.Tokens, groups: GroupRows, config: ActorConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return GVPO's loss D/P Σ_i ½ d_i² / (k_i − 1): P = ``ppo_mini_batch_size`` prompts, D ranks.
 
@@ -63,32 +75,18 @@ def _group_loss(
     ½ d_i² / (k_i − 1) by a loss of the paper's ablation, `gvpo_terms.ABLATED_LOSSES`.
 
     The worker of a trainer mode of this package passes the groups, with the drift Δ̄ of each prompt; value
-    and gradient are then exact at every update. Without them the loss raises SettingError: verl's own
-    trainers leave a group incomplete when a session fails, and spread groups over updates.
+    and gradient are then exact at every update. Without them the loss is refused: verl's own trainers
+    leave a group incomplete when a session fails, and spread groups over updates.
     """
     from grpo_verl_ext.verl_plugin.loss_config import options_of
 
-    options, groups = options_of(loss, config.policy_loss), PASSED.get().groups
-    if groups is None:
-        raise _needs_our_trainer(loss, "the groups of its responses", "tell a loss")
-    found = compute.group_loss(options, tokens, groups, config)
+    found = compute.group_loss(options_of(loss, config.policy_loss), tokens, groups, config)
     if (sums := PASSED.get().update_sums) is not None:
         mini_batch = MiniBatch.from_config(config)
         sums.weights.index_add_(0, groups.index, found.weights.to(sums.weights.dtype))
         parts = [mini_batch.mean(each.detach()) for each in found.moments[3:]]
         sums.fit.add_(torch.stack(parts))
     return found.loss, found.metrics
-
-
-def _needs_our_trainer(loss: Loss, what: str, verb: str) -> SettingError:
-    return SettingError(
-        MODE,
-        None,
-        seen=f"policy_loss.loss_mode={loss.name} was called without {what}, which verl's own trainers and "
-        f"workers do not {verb}",
-        valid=OUR_MODES,
-        fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
-    )
 
 
 class _Yielding(partial[tuple[Tensor, Tensor]]):

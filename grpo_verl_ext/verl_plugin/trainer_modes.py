@@ -1,5 +1,6 @@
 """The trainer modes of this package, verl's with additions: ``trainer.v1.trainer_mode=grpo_ext_sync`` etc."""
 
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import ray
@@ -12,13 +13,13 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from grpo_verl_ext.verl_plugin.features import all_features, load_named
+from grpo_verl_ext.verl_plugin.features import all_features
 from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
 from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.usage import PREFIX
 
-_PARTS: Any = tuple(load_named(feature.trainer) for feature in all_features() if feature.trainer)
+_PARTS: Any = tuple(resolve_name(feature.trainer) for feature in all_features() if feature.trainer)
 """The parts of features in the trainer: classes on verl's trainer, each of which calls the next."""
 
 
@@ -37,7 +38,7 @@ class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  
     def worker_with_parts(cls, config: DictConfig) -> type:
         """Return verl's worker class with our actor, and the parts of the features that a training uses."""
         used = (each.worker for each in all_features() if each.worker and each.used(config))
-        bases = (*map(load_named, used), cls.worker_cls)
+        bases = (*map(resolve_name, used), cls.worker_cls)
         return type(cls.worker_cls.__name__, bases, {"actor_worker_cls": GroupTrainingWorker})
 
     def _init_resource_pool_mgr(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from importlib.metadata import EntryPoint
+from pkgutil import resolve_name
 
 import pytest
 from omegaconf import OmegaConf
@@ -12,11 +13,11 @@ from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.preflight import ADVICE, CHECKS
 from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP
-from grpo_verl_ext.verl_plugin.features import all_features, load_named
+from grpo_verl_ext.verl_plugin.features import all_features
 
 
 def test_every_part_in_the_trainer_is_mixed_into_every_mode():
-    parts = [load_named(feature.trainer) for feature in all_features() if feature.trainer]
+    parts = [resolve_name(feature.trainer) for feature in all_features() if feature.trainer]
     assert [part.__name__ for part in parts] == [
         "ReferenceSyncTrainerMixin",
         "MeasureMixin",
@@ -32,7 +33,7 @@ def test_every_agent_loop_is_registered_by_the_module_that_its_record_names():
     loops = {name: module for feature in all_features() for name, module in feature.agent_loops.items()}
     assert loops.keys() == {*AGENT_LOOPS.values(), STORED_AGENT_LOOP}
     for name, module in loops.items():
-        assert _agent_loop_registry[name]["_target_"].startswith(f"{load_named(module).__name__}.")
+        assert _agent_loop_registry[name]["_target_"].startswith(f"{module}.")
 
 
 def test_no_two_features_share_a_name():

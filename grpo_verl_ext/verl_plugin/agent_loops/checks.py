@@ -1,5 +1,6 @@
 """The agent loops that rows of the training data ask for, which verl takes before its default one."""
 
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,7 +12,6 @@ from grpo_verl_ext.catalogue.requires import In, Null
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import AGENT_LOOP, ROLLOUT, setting
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP
-from grpo_verl_ext.verl_plugin.model_files import home_resolved
 
 _SINGLE_TURN = ("single_turn_agent", AGENT_LOOPS["single_turn_agent"], STORED_AGENT_LOOP)
 SINGLE_TURN = In(AGENT_LOOP, _SINGLE_TURN, "may have several turns", refuse=True)
@@ -34,7 +34,7 @@ def check_loops_of_data(config: DictConfig, refused: Collection[str] | None, why
     files = setting(config, "data.train_files") or []
     for file in [files] if isinstance(files, str) else files:
         try:
-            table = pyarrow.parquet.read_table(home_resolved(str(file)), columns=["agent_name"])
+            table = pyarrow.parquet.read_table(os.path.expanduser(str(file)), columns=["agent_name"])
         except (OSError, pyarrow.ArrowException):
             continue  # it has no such column, or the check "files" says what is wrong
         for name in sorted(filter(None, table.column(0).unique().to_pylist())):

@@ -35,7 +35,7 @@ _GOLD_MEASUREMENT = Feature(
             for engine in ("megatron", "veomni")
         ),
     ),
-    trainer=".measure.trainer:MeasureMixin",
+    trainer=f"{__package__}.trainer:MeasureMixin",
 )
 _REQUEST_SEEDS = Feature(
     name="seeds",

@@ -20,7 +20,6 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
-from grpo_verl_ext.catalogue import MiniBatchStatistic
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.keys import BYPASS, setting
 from grpo_verl_ext.verl_plugin import wire
@@ -46,27 +45,17 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def _setup(self) -> None:
         """Start verl's workers, then say where the statistic of the loss will come from."""
         super()._setup()
-        if self._plan.reason:
+        if self._plan is not None:
             _tell(self._plan)
 
-    @property
-    def _needs(self) -> MiniBatchStatistic | None:
-        loss = catalogue.loss_of(self.config)
-        return None if loss is None else loss.needs
-
-    @property
-    def _capacity(self) -> int:
-        """Rows of a mini-batch on all ranks."""
-        actor_rollout = self.config.actor_rollout_ref
-        return int(actor_rollout.actor.ppo_mini_batch_size * actor_rollout.rollout.n)
-
     @cached_property
-    def _plan(self) -> Plan:
-        """The plan of this training; without a reason if no update needs one."""
-        if self._needs is None or not rows_plan.policy_moves(self.config):
-            return Plan(StatisticSource.FORWARD_PASS, self._capacity, "")
+    def _plan(self) -> Plan | None:
+        """The plan of this training; None if no update needs one."""
+        loss = catalogue.loss_of(self.config)
+        if loss is None or loss.needs is None or not rows_plan.policy_moves(self.config):
+            return None
         ranks = data_parallel_size(self.actor_rollout_wg)
-        return rows_plan.Cut.from_config(self.config, ranks, of_prompts=self._needs.of_prompts).plan()
+        return rows_plan.Cut.from_config(self.config, ranks, of_prompts=loss.needs.of_prompts).plan()
 
     def _balance_batch(
         self, batch: Any, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **_: object
@@ -75,9 +64,17 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         for record in (catalogue.estimator_of(self.config), catalogue.loss_of(self.config)):
             refuse_several_outputs(record, batch.keys)
         if Options.from_config(self.config.algorithm).seed_requests is not None:
-            batch.reorder(_in_fixed_order(batch))
+            # verl's prompt ids are random, and it orders rows by when their responses were finished. This
+            # order is by the prompt's index in the data set and its tokens, then by session and output.
+            rows = nested(batch, "index", "prompts")
+            index = [str(number) for number in tu.get(rows, "index")]
+            prompts = [tokens.tolist() for tokens in rows["prompts"].unbind()]
+            outputs = [tuple(map(int, key.rsplit("_", 2)[1:])) for key in batch.keys]
+            batch.reorder(sorted(range(len(batch)), key=lambda row: (index[row], prompts[row], outputs[row])))
         self._number_of = {key: number for number, key in enumerate(batch.keys)}
-        dp_size, capacity, plan = data_parallel_size(self.actor_rollout_wg), self._capacity, self._plan
+        actor_rollout, dp_size = self.config.actor_rollout_ref, data_parallel_size(self.actor_rollout_wg)
+        capacity = int(actor_rollout.actor.ppo_mini_batch_size * actor_rollout.rollout.n)
+        plan = self._plan or Plan(StatisticSource.FORWARD_PASS, capacity, "")
         largest_group = max(Counter(prompt_ids(batch)).values())
         if misfit := plan.misfit(largest_group, max(tag["seq_len"] for tag in batch.tags)):
             plan = Plan(StatisticSource.FORWARD_PASS, capacity, misfit)
@@ -100,7 +97,8 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         """Pass the rows' keys to the estimator; store what tells rows and prompts apart for a statistic."""
         with wire.passing(row_keys=batch.keys):
             batch = super()._compute_advantage(batch, metrics)
-        if self._needs is None:
+        loss = catalogue.loss_of(self.config)
+        if loss is None or loss.needs is None:
             return batch
         mask = nested(batch, "response_mask")["response_mask"]
         group = dense_group_ids(prompt_ids(batch))
@@ -131,19 +129,6 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         is_first = self.local_trigger_step == 0
         batch.extra_info[wire.Field.OLD_IS_CURRENT] = is_first and not setting(self.config, BYPASS)
         return super()._update_actor(batch, metrics)
-
-
-def _in_fixed_order(batch: Any) -> list[int]:
-    """Return the rows in an order that does not depend on which response came first.
-
-    By the prompt's index in the data set and its tokens, then by session and output. verl's prompt ids are
-    random, and it orders rows by when their responses were finished.
-    """
-    rows = nested(batch, "index", "prompts")
-    index = [str(number) for number in tu.get(rows, "index")]
-    prompts = [tokens.tolist() for tokens in rows["prompts"].unbind()]
-    outputs = [tuple(map(int, key.rsplit("_", 2)[1:])) for key in batch.keys]
-    return sorted(range(len(batch)), key=lambda row: (index[row], prompts[row], outputs[row]))
 
 
 def _tell(plan: Plan) -> None:

@@ -31,16 +31,16 @@ def _own_queue(interface: Any) -> None:
     changes this; ``ablate`` sets ``algorithm.grpo_ext.own_queue`` for the trainings that it submits.
     """
     ray, controller = interface.ray, interface.TransferQueueController
-
-    def of_job(namespace: str) -> str:
-        return f"{namespace}-{ray.get_runtime_context().get_job_id()}"
-
+    job = ray.get_runtime_context  # not known before Ray is there
     interface.ray = ModuleType(ray.__name__)
     vars(interface.ray).update(
-        vars(ray), get_actor=lambda name, namespace: ray.get_actor(name, of_job(namespace))
+        vars(ray),
+        get_actor=lambda name, namespace: ray.get_actor(name, f"{namespace}-{job().get_job_id()}"),
     )
     interface.TransferQueueController = SimpleNamespace(
-        options=lambda *, namespace, **others: controller.options(namespace=of_job(namespace), **others)
+        options=lambda *, namespace, **others: controller.options(
+            namespace=f"{namespace}-{job().get_job_id()}", **others
+        )
     )
 
 

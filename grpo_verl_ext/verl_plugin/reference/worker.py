@@ -19,6 +19,7 @@ from verl.utils.device import get_torch_device
 from grpo_verl_ext.catalogue import ON_FSDP2
 
 _KEY = "algorithm.grpo_ext.ref_model_sync_steps"
+_FILE = "world_size_{}_rank_{}.pt"
 _AS_THE_ACTOR = " ".join(
     f"'actor_rollout_ref.ref.fsdp_config.{key}=${{actor_rollout_ref.actor.fsdp_config.{key}}}'"
     for key in ("fsdp_size", "use_orig_params", "wrap_policy")
@@ -51,7 +52,8 @@ class ReferenceSyncWorkerMixin:
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def save_reference(self, folder: str) -> None:
         """Write this rank's shards of the reference to the folder, atomically."""
-        shards, file = _shards(self.ref.engine.module), _shard_file(folder)
+        shards = _shards(self.ref.engine.module)
+        file = Path(folder, _FILE.format(dist.get_world_size(), dist.get_rank()))
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(".unfinished")
         torch.save({name: shard.cpu() for name, shard in shards.items()}, unfinished)
@@ -61,7 +63,7 @@ class ReferenceSyncWorkerMixin:
     @torch.no_grad()
     def load_reference(self, folder: str) -> None:
         """Read this rank's shards of the reference; without them, this would be another run."""
-        file = _shard_file(folder)
+        file = Path(folder, _FILE.format(dist.get_world_size(), dist.get_rank()))
         if not file.is_file():
             raise FileNotFoundError(
                 f"{_KEY} is set, but without {file} there is no reference to resume with; valid is a "
@@ -72,10 +74,6 @@ class ReferenceSyncWorkerMixin:
         _check_alike(shards, saved, f"in {file}", "trainer.resume_mode=disable")
         for name, shard in shards.items():
             shard.copy_(saved[name])
-
-
-def _shard_file(folder: str) -> Path:
-    return Path(folder) / f"world_size_{dist.get_world_size()}_rank_{dist.get_rank()}.pt"
 
 
 def _shards(module: nn.Module) -> dict[str, Tensor]:

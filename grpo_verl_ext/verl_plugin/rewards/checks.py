@@ -281,8 +281,8 @@ _STEP_REWARDS = Feature(
         *_OTHER_REWARDS,
     ),
     checks={"reported-steps": _check_steps},
-    trainer=".rewards.trainer:OtherRewardsMixin",
-    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), ".agent_loops.loops"),
+    trainer=f"{__package__}.trainer:OtherRewardsMixin",
+    agent_loops=dict.fromkeys(AGENT_LOOPS.values(), "grpo_verl_ext.verl_plugin.agent_loops.loops"),
 )
 _SEVERAL_REWARDS = Feature(
     name="several-rewards",

@@ -60,6 +60,6 @@ _STORED_RESPONSES = Feature(
         Off(BYPASS, "makes another anchor of GVPO for each response", when=catalogue.has_groups),
     ),
     checks={"stored-responses": _check_stored_responses},
-    trainer=".stored.trainer:StoredResponsesMixin",
-    agent_loops={STORED_AGENT_LOOP: ".agent_loops.loops"},
+    trainer=f"{__package__}.trainer:StoredResponsesMixin",
+    agent_loops={STORED_AGENT_LOOP: "grpo_verl_ext.verl_plugin.agent_loops.loops"},
 )

@@ -1,5 +1,6 @@
 """Train on stored responses beside sampled ones: the part in the trainer."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.verl_plugin.agent_loops.checks import refuse_other_loop
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, nested, were_sampled
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
-from grpo_verl_ext.verl_plugin.model_files import home_resolved
 from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, StoredResponse
 from grpo_verl_ext.verl_plugin.wire import Field
 
@@ -41,7 +41,7 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
             self._known_prompts = {self._history.prompt_id(row["raw_prompt"]) for row in self._rows_of_data()}
             where = f"responses of this training, at most {options.max_age} steps old"
         else:
-            model = str(home_resolved(self.config.actor_rollout_ref.model.path))
+            model = os.path.expanduser(self.config.actor_rollout_ref.model.path)
             template = self.config.data.get("apply_chat_template_kwargs") or {}
             self._given = GivenResponses(
                 key=options.key,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 
+from grpo_verl_ext.catalogue import LOSSES
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.proof.invariance import Case, measure, own_case
@@ -23,10 +25,8 @@ MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-to
 
 @pytest.fixture
 def registry() -> Iterator[dict[str, object]]:
-    before = dict(POLICY_LOSS_REGISTRY)
-    yield POLICY_LOSS_REGISTRY
-    POLICY_LOSS_REGISTRY.clear()
-    POLICY_LOSS_REGISTRY.update(before)
+    with patch.dict(POLICY_LOSS_REGISTRY), patch.dict(LOSSES):
+        yield POLICY_LOSS_REGISTRY
 
 
 def registered() -> None:

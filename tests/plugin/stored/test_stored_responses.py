@@ -239,6 +239,7 @@ def test_what_is_not_there_is_not_logged(rollout: Any) -> None:
 
 
 HISTORY = {"source": "history", "share": 0.5, "max_age": 2}
+prompt_id = ResponseHistory.prompt_id
 
 
 def test_a_prompt_meets_its_earlier_samples(rollout: Any) -> None:
@@ -292,9 +293,6 @@ def test_a_killed_training_goes_on_with_its_history(
         for prompt, found in by_prompt(resumed, field).items():
             for one, other in zip(found[:2], by_prompt(whole, field)[prompt][:2], strict=True):
                 assert repr(one) == repr(other)
-
-
-prompt_id = ResponseHistory.prompt_id
 
 
 def history(count: int = 2, max_age: int = 3) -> ResponseHistory:

@@ -140,7 +140,7 @@ def _refuse_other_user(connection: socket.socket) -> None:
 
 def _serve(listener: socket.socket, first: _Worker) -> _Worker:
     """Fork for each worker that is asked for while the raylet lives; return, in a fork alone, its worker."""
-    raylet = os.getppid()
+    raylet, own = os.getppid(), first["environment"]
     # The kernel reaps forks that have ended; a fork itself waits for its children as usual.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if _is_fork():
@@ -151,11 +151,26 @@ def _serve(listener: socket.socket, first: _Worker) -> _Worker:
             connection, _ = listener.accept()
         except TimeoutError:
             continue
-        with connection:
-            worker = _forked(connection, first)
-        if worker is not None:
-            listener.close()
-            return worker
+        streams: list[int] = []
+        connection.settimeout(1)  # others wait meanwhile, and a request is sent at once
+        try:
+            _refuse_other_user(connection)
+            message, streams, _, _ = socket.recv_fds(connection, 2**20, len(_STANDARD_STREAMS))
+            worker: _Worker = json.loads(message)
+            moved, others = list(zip(streams, _STANDARD_STREAMS, strict=True)), worker["environment"]
+            if all(own.get(name) == others.get(name) for name in _READ_BY_IMPORTS):
+                connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
+                if _is_fork():
+                    for stream, number in moved:
+                        os.dup2(stream, number)
+                    listener.close()
+                    return worker
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            print(f"grpo_verl_ext: no worker for a request: {error}", file=sys.stderr, flush=True)
+        finally:
+            for stream in streams:
+                os.close(stream)
+            connection.close()
     os._exit(0)
 
 
@@ -166,30 +181,6 @@ def _is_fork() -> bool:
     os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return True
-
-
-def _forked(connection: socket.socket, first: _Worker) -> _Worker | None:
-    """Fork for a request, and return its worker in the fork; print why a request is none."""
-    streams: list[int] = []
-    connection.settimeout(1)  # others wait meanwhile, and a request is sent at once
-    try:
-        _refuse_other_user(connection)
-        message, streams, _, _ = socket.recv_fds(connection, 2**20, len(_STANDARD_STREAMS))
-        worker: _Worker = json.loads(message)
-        moved = list(zip(streams, _STANDARD_STREAMS, strict=True))
-        own, others = first["environment"], worker["environment"]
-        if all(own.get(name) == others.get(name) for name in _READ_BY_IMPORTS):
-            connection.sendall(b"\n")  # fails if the process that asked has ended or imports for itself
-            if _is_fork():
-                for stream, number in moved:
-                    os.dup2(stream, number)
-                return worker
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        print(f"grpo_verl_ext: no worker for a request: {error}", file=sys.stderr, flush=True)
-    finally:
-        for stream in streams:
-            os.close(stream)
-    return None
 
 
 if __name__ == "__main__":
