@@ -93,9 +93,9 @@ def _train(
     words = overrides or []
     options = {"config_path": config_path, "config_name": config_name}
     with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
-        from grpo_verl_ext.launch.train import checked, run_training
+        from grpo_verl_ext.launch.train import checked_training, run_training
 
-        config = checked(algo, words, **options)
+        config = checked_training(algo, words, **options)
     run_training(algo, words, config, **options)
 
 

@@ -26,7 +26,7 @@ GRPO = Algorithm(
     fixes="PPO's critic, a second model to train: the mean reward of a prompt's responses takes its place",
 )
 
-_GRPO_PROCESS = Algorithm(
+GRPO_PROCESS = Algorithm(
     "grpo_process",
     "arXiv 2402.03300, §4.1.3",
     Estimator(

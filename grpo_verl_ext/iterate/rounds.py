@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext import catalogue, preflight
+from grpo_verl_ext.catalogue.grpo import GRPO, GRPO_PROCESS
 from grpo_verl_ext.catalogue.requires import AtLeast, In
 from grpo_verl_ext.iterate import reward_training
 from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, split_by_prompt, write_examples
@@ -79,7 +80,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         raise IterateError(
             f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
             f"nothing from the model of reward_model.{'step_label' if of_steps else 'label'}. Type: "
-            f"+algo={'grpo_process' if of_steps else 'grpo'}"
+            f"+algo={(GRPO_PROCESS if of_steps else GRPO).name}"
         )
     return rounds[0]
 

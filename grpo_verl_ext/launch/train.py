@@ -61,7 +61,7 @@ def _inspector() -> Callable[[], str | None]:
     return reason
 
 
-def checked(preset: str, overrides: Sequence[str], **options: str) -> DictConfig | None:
+def checked_training(preset: str, overrides: Sequence[str], **options: str) -> DictConfig | None:
     """Return the configuration that would be trained; None where only Hydra can read the other options.
 
     It is refused where verl has not loaded the plugin in this process, and where environment variables of

@@ -30,7 +30,7 @@ def install_platform() -> None:
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)
     patches.install_vllm_alias()
-    for module, patch in patches.PATCHES.items():
+    for module, patch in patches.CPU_PATCHES.items():
         register_post_import_hook(patch.apply, module)
     register_post_import_hook(
         lambda _: importlib.import_module(f"{__name__}.engines"), "verl.workers.engine.fsdp.transformer_impl"

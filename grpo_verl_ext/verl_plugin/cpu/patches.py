@@ -55,7 +55,7 @@ def _init_adapter(original: Any, adapter: Any, args: Any, kwargs: Any) -> None:
     adapter.zmq_handle = socket_of_this_ray(adapter.zmq_handle)
 
 
-PATCHES: Mapping[str, _Patch] = {
+CPU_PATCHES: Mapping[str, _Patch] = {
     # verl builds the backend string ``cpu:gloo,<device>:<backend>``, which torch refuses for the device
     # ``cpu`` (duplicate device type). Its workers call this without a backend, so no setting could change it.
     # It is replaced before other modules bind the name.

@@ -1,6 +1,6 @@
 """vLLM's worker on a CPU, with weights that can be loaded again after each update.
 
-They arrive through a socket of this Ray alone; `patches.PATCHES` names the sender's end.
+They arrive through a socket of this Ray alone; `patches.CPU_PATCHES` names the sender's end.
 
 Patch of ``vllm._custom_ops._supports_onednn``: vLLM packs the weights of its linear layers for oneDNN
 when a model is loaded and drops the originals, so the second load (verl's first weight update) fails
