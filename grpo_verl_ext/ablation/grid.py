@@ -36,12 +36,9 @@ class GridRun:
 
     variant: str
     seed: int
+    name: str
+    """``<variant>/seed-<seed>``, the run's folder within the grid's."""
     training: VerlRun
-
-    @property
-    def name(self) -> str:
-        """``<variant>/seed-<seed>``, the run's folder within the grid's."""
-        return f"{self.variant}/seed-{self.seed}"
 
 
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
@@ -87,7 +84,7 @@ def runs_of(settings: GridSettings) -> list[GridRun]:
         for variant, of_variant in settings.overrides.items():
             overrides, name = [*settings.base, *of_variant, *of_seed], f"{variant}/seed-{seed}"
             training = VerlRun(grid / name, overrides, settings.steps, (grid.resolve().name, name))
-            found.append(GridRun(variant, seed, training))
+            found.append(GridRun(variant, seed, name, training))
     return found
 
 

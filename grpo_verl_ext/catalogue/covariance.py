@@ -7,7 +7,6 @@ and ``kl_cov``, which ranks within each.
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from omegaconf import DictConfig
 from pydantic import Field
 
 from grpo_verl_ext.algorithms import covariance
@@ -86,12 +85,6 @@ class _KlCovOptions(Section):
     ppo_kl_coef: PositiveFloat = option(0.1, "coefficient of KL-Cov's penalty", "a finite number > 0", "1.0")
 
 
-def _begins_at_1(config: DictConfig) -> bool:
-    """Whether a rollout is used once, and its first ratios are 1."""
-    at_1 = setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES and not setting(config, BYPASS)
-    return setting(config, f"{ACTOR}.ppo_epochs") == 1 and at_1
-
-
 _MINI_BATCH, _BATCH = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
 
 _KL_COV = Algorithm(
@@ -124,7 +117,12 @@ _KL_COV = Algorithm(
                 _MINI_BATCH,
                 (_BATCH,),
                 "makes one update on a rollout, at which the penalty |log ρ| has no gradient",
-                when=_begins_at_1,
+                # a rollout is used once, and its first ratios are 1
+                when=lambda config: (
+                    setting(config, f"{ACTOR}.ppo_epochs") == 1
+                    and setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES
+                    and not setting(config, BYPASS)
+                ),
                 line=Line(f'{_MINI_BATCH}="${{grpo_ext.share:${{{_BATCH}}},1,8}}"'),
                 test=lambda value, config: isinstance(value, int) and value < setting(config, _BATCH, 0),
                 words=f"below {_BATCH}",

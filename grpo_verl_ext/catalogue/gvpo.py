@@ -85,16 +85,6 @@ def _has_several_old_policies(config: DictConfig) -> bool:
     return setting(config, ANCHOR, "old") == "old" and several_policies(config)
 
 
-def _lacks_reference(config: DictConfig) -> bool:
-    """Whether the anchor is the reference, and no KL in the reward has verl load it."""
-    return setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD)
-
-
-def _pulls_by_itself(config: DictConfig) -> bool:
-    """Whether the anchor is another than the policy of the rollout."""
-    return bool(setting(config, ANCHOR, "old") != "old")
-
-
 _SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs full support"
 _WHOLE = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1")
 
@@ -131,7 +121,7 @@ _LOSS = GroupLoss(
         Off(
             "algorithm.filter_groups.enable",
             "drops prompts of equal rewards, at which the anchor would pull, too",
-            when=_pulls_by_itself,
+            when=lambda config: setting(config, ANCHOR, "old") != "old",
         ),
     ),
 )
@@ -154,7 +144,10 @@ GVPO = Algorithm(
                     f"{ACTOR}.use_kl_loss",
                     (True,),
                     "has verl load no reference for the anchor",
-                    when=_lacks_reference,
+                    # a KL in the reward has verl load it, too
+                    when=lambda config: (
+                        setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD)
+                    ),
                     line=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
                 )
             ),

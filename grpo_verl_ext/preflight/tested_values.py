@@ -64,12 +64,6 @@ def _distils(config: DictConfig) -> bool:
     return bool(setting(config, "distillation.enabled")) and not is_replaced
 
 
-def _asks_top_tokens(config: DictConfig) -> bool:
-    """Whether verl may distil by top tokens, beside the algorithm."""
-    alone = _distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True)
-    return bool(setting(config, "distillation.enabled")) and not alone
-
-
 def _adds_distillation(config: DictConfig) -> bool:
     """Whether verl's distillation loss counts beside the algorithm's."""
     keys = (f"{DISTILLATION}.{name}" for name in ("distillation_loss_coef", "use_task_rewards"))
@@ -115,7 +109,11 @@ _STATISTIC = refused(
         f"{DISTILLATION}.loss_mode",
         "forward_kl_topk",
         "has verl call the loss for the logits, too, where nothing is known of other responses",
-        when=_asks_top_tokens,
+        # verl may distil by top tokens, beside the algorithm
+        when=lambda config: (
+            setting(config, "distillation.enabled")
+            and not (_distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True))
+        ),
         line=Line(f"{DISTILLATION}.loss_mode=k3"),
     ),
 )

@@ -161,7 +161,7 @@ def test_a_run_that_was_begun_otherwise_is_refused(tmp_path: Path, overrides, st
     (tmp_path / "run.json").write_text(json.dumps(record))
     refused = pytest.raises(AblationError, match=f"with other overrides: .*{message}")
     with refused if message else nullcontext():
-        check_records([GridRun("a", 1, VerlRun(tmp_path, overrides, steps))])
+        check_records([GridRun("a", 1, "a/seed-1", VerlRun(tmp_path, overrides, steps))])
 
 
 def test_one_process_a_folder(settings, tmp_path, grid, verl) -> None:

@@ -195,7 +195,7 @@ WRITTEN_BY_A_PROGRAM = {
     GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),
     RUN_RECORD: (
         json_files(RECORD_OF_A_RUN),
-        lambda file: read_record(GridRun("grpo", 1, VerlRun(file.parent, ["a=1"], 2))),
+        lambda file: read_record(GridRun("grpo", 1, "grpo/seed-1", VerlRun(file.parent, ["a=1"], 2))),
         Record,
     ),
     NOTE: (json_files(NOTED), lambda file: noted_job(file.parent), Job),

@@ -15,7 +15,7 @@ address, folder, runs = sys.argv[1:]
 usual = {"base": [], "axes": {"x": {"x": []}}, "seeds": [1], "baseline": ["x"], "metrics": ["score"]}
 go(
     GridSettings(folder=folder, steps=2, **usual),
-    [GridRun("x", 1, VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
+    [GridRun("x", 1, "x/seed-1", VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
     Mock(),
     retry_failed=False,
     cluster=connected(address, 2, print),
