@@ -121,8 +121,8 @@ def _warnings(results: Results) -> list[str]:
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted, settings = results.seeds, results.settings
     unfinished = [run for run in results.asked_for if run.state is not State.FINISHED]
-    finished = len({*results.finished} & {*wanted})
-    beyond = len({*results.finished} & {*settings.usable}) - finished
+    finished = len(results.finished & {*wanted})
+    beyond = len(results.finished & {*settings.usable}) - finished
     if settings.expect and finished < len(wanted):
         again = ". To finish them, run the same `ablate run` again" * bool(unfinished)
         are = f"{finished} of {len(wanted)} declared starts are finished and compared"

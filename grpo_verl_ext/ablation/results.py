@@ -140,6 +140,15 @@ class Results:
         """Metric → why other runs are left out, with {} for them → their names."""
         for metric in dict.fromkeys([*named, *self.also]):
             self._measure(metric)
+        self.asked_for = [
+            run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
+        ]
+        """All runs but those of seeds that the declared rule does not use, unless they have begun."""
+        ended = {(run.variant, run.seed) for run in self.compared}
+        self.finished = {
+            seed for seed in settings.seeds if all((name, seed) in ended for name in settings.compared)
+        }
+        """The seeds of the starts that the compared variants have all finished."""
 
     def _measure(self, metric: str) -> None:
         """Measure the runs whose curve is whole: it reaches the last step, and has all that most have.
@@ -201,17 +210,6 @@ class Results:
                 sd = self.first_spread.sd * grid.spread_factor
                 count = starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
         return grid.seeds[:count]
-
-    @cached_property
-    def asked_for(self) -> list[RunResult]:
-        """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-        return [run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING]
-
-    @cached_property
-    def finished(self) -> list[int]:
-        """The seeds of the starts that the compared variants have all finished."""
-        finished, names = {(run.variant, run.seed) for run in self.compared}, self.settings.compared
-        return [seed for seed in self.settings.seeds if all((name, seed) in finished for name in names)]
 
     @cached_property
     def tests(self) -> list[tuple[Comparison, Difference]]:

@@ -167,7 +167,7 @@ def _until_decided(
     sentences = [each.sentence for each in report.verdicts] + [each.sentence for each in report.checks]
     for line in (*sentences, *report.missing, *report.warnings):
         console.print(line)
-    return spread is not None and {*seeds} <= {*report.results.finished}
+    return spread is not None and {*seeds} <= report.results.finished
 
 
 def print_report(source: Path, *, output: Path | None = None) -> None:

@@ -15,7 +15,7 @@ from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.clipped import check_clip_range, clip_range
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, MiniBatchStatistic, TokenLoss
-from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, If, In
+from grpo_verl_ext.catalogue.requires import ON_FSDP2, STATISTIC_ENGINES, If, In, Where
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, POLICY_LOSS, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
@@ -117,11 +117,13 @@ _KL_COV = Algorithm(
                 _MINI_BATCH,
                 (_BATCH,),
                 "makes one update on a rollout, at which the penalty |log ρ| has no gradient",
-                # a rollout is used once, and its first ratios are 1
-                when=lambda config: (
-                    setting(config, f"{ACTOR}.ppo_epochs") == 1
-                    and setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES
-                    and not setting(config, BYPASS)
+                when=Where(
+                    "a rollout is used once, and its first ratios are 1",
+                    lambda config: (
+                        setting(config, f"{ACTOR}.ppo_epochs") == 1
+                        and setting(config, f"{ACTOR}.strategy") in STATISTIC_ENGINES
+                        and not setting(config, BYPASS)
+                    ),
                 ),
                 line=Line(f'{_MINI_BATCH}="${{grpo_ext.share:${{{_BATCH}}},1,8}}"'),
                 test=lambda value, config: isinstance(value, int) and value < setting(config, _BATCH, 0),

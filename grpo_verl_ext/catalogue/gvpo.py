@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from omegaconf import DictConfig
 from pydantic import Field
 
 from grpo_verl_ext.algorithms import gvpo_terms
@@ -16,6 +15,7 @@ from grpo_verl_ext.catalogue.requires import (
     AtLeast,
     In,
     Off,
+    Where,
     refused,
     several_policies,
 )
@@ -80,11 +80,6 @@ def _check_terms(actor: Mapping[str, Any]) -> None:
         )
 
 
-def _has_several_old_policies(config: DictConfig) -> bool:
-    """Whether the anchor is the old policy, and the responses to a prompt may come from several."""
-    return setting(config, ANCHOR, "old") == "old" and several_policies(config)
-
-
 _SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs full support"
 _WHOLE = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1")
 
@@ -114,14 +109,20 @@ _LOSS = GroupLoss(
             Off(
                 BYPASS,
                 "takes the recorded log-probs of several policies, which are no common anchor of a prompt",
-                when=_has_several_old_policies,
+                when=Where(
+                    "the anchor is the old policy, and the responses to a prompt may come from several",
+                    lambda config: setting(config, ANCHOR, "old") == "old" and several_policies(config),
+                ),
             )
         ),
         WHOLE_RESPONSES,
         Off(
             "algorithm.filter_groups.enable",
             "drops prompts of equal rewards, at which the anchor would pull, too",
-            when=lambda config: setting(config, ANCHOR, "old") != "old",
+            when=Where(
+                "the anchor is another than the policy of the rollout",
+                lambda config: setting(config, ANCHOR, "old") != "old",
+            ),
         ),
     ),
 )
@@ -144,9 +145,9 @@ GVPO = Algorithm(
                     f"{ACTOR}.use_kl_loss",
                     (True,),
                     "has verl load no reference for the anchor",
-                    # a KL in the reward has verl load it, too
-                    when=lambda config: (
-                        setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD)
+                    when=Where(
+                        "the anchor is the reference, and no KL in the reward has verl load it",
+                        lambda config: setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD),
                     ),
                     line=Line(f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"),
                 )

@@ -1,7 +1,5 @@
 """Kimi k1.5's policy mirror descent: Kimi Team, Scaling RL with LLMs, arXiv 2501.12599, §2.3.2."""
 
-from omegaconf import DictConfig
-
 from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
 from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import DR_GRPO
@@ -12,6 +10,7 @@ from grpo_verl_ext.catalogue.requires import (
     WHOLE_RESPONSES,
     Null,
     Off,
+    Where,
     is_stored,
     refused,
     several_policies,
@@ -28,11 +27,6 @@ class _KimiOptions(Section):
     kimi_tau: PositiveFloat = option(
         _TAU, "τ of policy mirror descent, in reward units per nat", "a finite number > 0", str(_TAU)
     )
-
-
-def _has_several_old_policies(config: DictConfig) -> bool:
-    """Whether responses to a prompt may come from several policies."""
-    return bool(is_stored(config)) or several_policies(config)
 
 
 _KIMI = Algorithm(
@@ -65,7 +59,10 @@ _KIMI = Algorithm(
                 BYPASS,
                 "takes old log-probs of several policies for a prompt, and kimi's mean reward of a prompt "
                 "stands for the normaliser of one policy",
-                when=_has_several_old_policies,
+                when=Where(
+                    "responses to a prompt may come from several policies",
+                    lambda config: is_stored(config) or several_policies(config),
+                ),
             ),
         ),
     ),

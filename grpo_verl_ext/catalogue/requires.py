@@ -58,6 +58,18 @@ class If:
 
 
 @dataclass(frozen=True)
+class Where:
+    """A condition on a training, with its words for the page of support."""
+
+    words: str
+    holds: Condition
+
+    def __call__(self, config: DictConfig) -> bool:
+        """Return whether it holds."""
+        return bool(self.holds(config))
+
+
+@dataclass(frozen=True)
 class In:
     """A key and the values with which a feature was tested; the first is the one to type.
 
@@ -215,16 +227,19 @@ is_stored = If(f"{SECTION}.stored_responses.share")
 """Whether some of the responses were not sampled in this step."""
 
 
-def several_policies(config: DictConfig) -> bool:
-    """Whether the responses to a prompt may come from several policies."""
-    trainer = _trainer_of(config)
-    return trainer == _FULLY_ASYNC_DRIVER or trainer.endswith("_async")
-
-
-def wrote_another_policy(config: DictConfig) -> bool:
-    """Whether some responses are of another policy than the one that is trained."""
-    is_old = several_policies(config) or _trainer_of(config) == _ONE_STEP_OFF_DRIVER
-    return is_stored(config) or is_old or bool(setting(config, _CACHE))
+several_policies = Where(
+    "the responses to a prompt may come from several policies",
+    lambda config: _trainer_of(config) == _FULLY_ASYNC_DRIVER or _trainer_of(config).endswith("_async"),
+)
+wrote_another_policy = Where(
+    "some responses are of another policy than the one that is trained",
+    lambda config: (
+        is_stored(config)
+        or several_policies(config)
+        or _trainer_of(config) == _ONE_STEP_OFF_DRIVER
+        or setting(config, _CACHE)
+    ),
+)
 
 
 WHOLE_RESPONSES = NoneWith(

@@ -134,10 +134,9 @@ def run_training(
     flags += [f"--config-name={config_name}"] * (config_name != CONFIG_NAME)
     verls_run_ppo = main_ppo.run_ppo
 
-    def run_ppo(config: DictConfig, task_runner_class: Any) -> None:
-        verls_run_ppo(config, task_runner_class=_asking_first(task_runner_class))
-
-    main_ppo.run_ppo = run_ppo
+    main_ppo.run_ppo = lambda config, task_runner_class: verls_run_ppo(
+        config, task_runner_class=_asking_first(task_runner_class)
+    )
     # Where `python3 -m verl.trainer.main_ppo` has them; Ray and Hydra read them.
     sys.argv = [inspect.getfile(main_ppo), *flags, *words_of(preset, overrides)]
     main: Callable[[], None] = main_ppo.main  # Hydra reads its argument from sys.argv

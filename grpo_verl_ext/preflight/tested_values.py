@@ -23,6 +23,7 @@ from grpo_verl_ext.catalogue.requires import (
     Off,
     Same,
     Trainer,
+    Where,
     refused,
     runs_v1,
 )
@@ -53,9 +54,7 @@ _BYPASS_LOSS = "bypass_mode"
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
-def _is_ours(config: DictConfig) -> bool:
-    """Whether the estimator is this package's."""
-    return catalogue.estimator_of(config) is not None
+_IS_OURS = Where("the estimator is this package's", lambda config: catalogue.estimator_of(config) is not None)
 
 
 def _distils(config: DictConfig) -> bool:
@@ -64,31 +63,22 @@ def _distils(config: DictConfig) -> bool:
     return bool(setting(config, "distillation.enabled")) and not is_replaced
 
 
-def _adds_distillation(config: DictConfig) -> bool:
-    """Whether verl's distillation loss counts beside the algorithm's."""
-    keys = (f"{DISTILLATION}.{name}" for name in ("distillation_loss_coef", "use_task_rewards"))
-    return _distils(config) and all(setting(config, key, True) for key in keys)
-
-
 def _by_verls_loss(name: str) -> In:
     """Return the row of weights or rejection, which in bypass mode verl's own loss alone applies."""
     key = f"{CORRECTION}.{name}"
 
-    def bypasses(config: DictConfig) -> bool:
-        """Whether bypass mode has another loss than verl's of that name, or that one does something else."""
-        of_loss = setting(config, f"{POLICY_LOSS}.rollout_correction.{name}")
-        is_applied = setting(config, LOSS) == _BYPASS_LOSS and bool(of_loss == setting(config, key))
-        return bool(setting(config, BYPASS)) and not is_applied
-
+    of_loss = f"{POLICY_LOSS}.rollout_correction.{name}"
+    when = Where(
+        "bypass mode has another loss than verl's of that name, or that one does something else",
+        lambda config: (
+            setting(config, BYPASS)
+            and not (
+                setting(config, LOSS) == _BYPASS_LOSS and setting(config, of_loss) == setting(config, key)
+            )
+        ),
+    )
     why = f"is applied by verl's loss {_BYPASS_LOSS} alone, as its {POLICY_LOSS}.rollout_correction says"
-    return Null(key, why, refuse=True, when=bypasses, line=Line(f"{key}=null", more=f", or {BYPASS}=false"))
-
-
-def _is_seeded_alike(config: DictConfig) -> bool:
-    """Whether vLLM gets no seeds of this package, nor perhaps of a user's agent loop."""
-    is_own = setting(config, AGENT_LOOP) not in (*AGENT_LOOPS, *AGENT_LOOPS.values())
-    is_alike = setting(config, f"{ROLLOUT}.name") == "vllm" and runs_v1(config)
-    return is_alike and not is_own and setting(config, f"{SECTION}.seed_requests") is None
+    return Null(key, why, refuse=True, when=when, line=Line(f"{key}=null", more=f", or {BYPASS}=false"))
 
 
 _STATISTIC = refused(
@@ -109,10 +99,12 @@ _STATISTIC = refused(
         f"{DISTILLATION}.loss_mode",
         "forward_kl_topk",
         "has verl call the loss for the logits, too, where nothing is known of other responses",
-        # verl may distil by top tokens, beside the algorithm
-        when=lambda config: (
-            setting(config, "distillation.enabled")
-            and not (_distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True))
+        when=Where(
+            "verl may distil by top tokens, beside the algorithm",
+            lambda config: (
+                setting(config, "distillation.enabled")
+                and not (_distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True))
+            ),
         ),
         line=Line(f"{DISTILLATION}.loss_mode=k3"),
     ),
@@ -171,7 +163,14 @@ _SHARED = (
         Off(
             "distillation.enabled",
             "adds verl's distillation loss to the algorithm's",
-            when=_adds_distillation,
+            when=Where(
+                "verl's distillation loss counts beside the algorithm's",
+                lambda config: (
+                    _distils(config)
+                    and setting(config, f"{DISTILLATION}.distillation_loss_coef", True)
+                    and setting(config, f"{DISTILLATION}.use_task_rewards", True)
+                ),
+            ),
         ),
     ),
     _shared(
@@ -181,7 +180,7 @@ _SHARED = (
             (*OUR_MODES, *VERLS_MODES),
             "reads no algorithm.filter_groups: every prompt would be trained on",
             refuse=True,
-            when=_is_ours,
+            when=_IS_OURS,
         ),
         Null(
             f"{_SAMPLER}.path",
@@ -203,7 +202,7 @@ _SHARED = (
             "token",
             "may reject the last token of a response, by which a truncated one is known",
             refuse=True,
-            when=_is_ours,
+            when=_IS_OURS,
             line=Line(
                 f"{CORRECTION}.rollout_rs=null",
                 more=", or algorithm.grpo_ext.mask_truncated_completions=false",
@@ -212,7 +211,7 @@ _SHARED = (
     ),
     _shared(
         "group-size",
-        _is_ours,
+        _IS_OURS,
         AtLeast(
             f"{ROLLOUT}.n",
             2,
@@ -224,7 +223,15 @@ _SHARED = (
             f"{ROLLOUT}.full_determinism",
             "gives the responses to a prompt the same seed: they are one text, and every advantage is 0",
             refuse=True,
-            when=_is_seeded_alike,
+            when=Where(
+                "vLLM gets no seeds of this package, nor perhaps of a user's agent loop",
+                lambda config: (
+                    setting(config, f"{ROLLOUT}.name") == "vllm"
+                    and runs_v1(config)
+                    and setting(config, AGENT_LOOP) in (*AGENT_LOOPS, *AGENT_LOOPS.values())
+                    and setting(config, f"{SECTION}.seed_requests") is None
+                ),
+            ),
         ),
         In(
             f"{ROLLOUT}.top_k",
@@ -236,7 +243,7 @@ _SHARED = (
     ),
     _shared(
         "critic-warmup",
-        lambda config: _is_ours(config) and not setting(config, "critic.enable"),
+        lambda config: _IS_OURS(config) and not setting(config, "critic.enable"),
         AtMost(
             "trainer.critic_warmup",
             1,

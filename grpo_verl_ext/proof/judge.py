@@ -149,10 +149,11 @@ def _fault(probe: _Probe, fault: str) -> Problem:
         trial = _quietly(changed(probe.own, {key: usual}), probe.rollout)
         if trial is not None and _are_right(trial):
             why = f"the training then {fault}"
-            return Problem(key, setting(probe.config, key), _without(key), why)
-    fix, loss = "the same command with other values of its options", setting(probe.config, LOSS)
+            fix = Line(without=(key,), more=f"the same command without {key}")
+            return Problem(key, setting(probe.config, key), fix, why)
+    loss = setting(probe.config, LOSS)
     seen = f"{ESTIMATOR}={setting(probe.config, ESTIMATOR)} with {LOSS}={loss} {fault}"
-    return Problem(LOSS, loss, fix, seen=seen)
+    return Problem(LOSS, loss, "the same command with other values of its options", seen=seen)
 
 
 def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tensor) -> Iterator[Finding]:
@@ -231,7 +232,8 @@ def unread(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
         without = None if setting(trial, key) == setting(own, key) else _quietly(trial, rollout)
         if found is not None and without is not None and not _distance(found, without):
             why = "it changes nothing of what is trained, on the probe's batch"
-            yield Finding("unread", Severity.NOTE, Problem(key, setting(config, key), _without(key), why))
+            fix = Line(without=(key,), more=f"the same command without {key}")
+            yield Finding("unread", Severity.NOTE, Problem(key, setting(config, key), fix, why))
 
 
 def _set_by(
@@ -251,10 +253,6 @@ def _set_by(
         usual = leaves.get(key, of_verl.get(name, ...))
         if usual is ... or setting(config, key) != usual:
             yield key, usual
-
-
-def _without(key: str) -> Line:
-    return Line(without=(key,), more=f"the same command without {key}")
 
 
 def presets_on_this_verl() -> Iterator[tuple[str, float]]:

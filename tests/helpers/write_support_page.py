@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grpo_verl_ext.catalogue.requires import In
+from grpo_verl_ext.catalogue.requires import If, In, Where
 from grpo_verl_ext.preflight.tested_values import all_needs
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
@@ -49,7 +49,9 @@ def condition(row: In) -> str:
     """When the row holds, from the docstring of its condition."""
     if row.when is None:
         return ""
-    text = str(row.when) if type(row.when).__name__ == "If" else str(row.when.__doc__).strip()
+    if isinstance(row.when, Where):
+        return f", if {row.when.words}"
+    text = str(row.when) if isinstance(row.when, If) else str(row.when.__doc__).strip()
     return ", if " + text.removeprefix("Whether ").partition("\n")[0].rstrip(".").replace("``", "`")
 
 

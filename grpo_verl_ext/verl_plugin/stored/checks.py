@@ -3,7 +3,17 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, Null, Off, Trainer, is_stored, refused
+from grpo_verl_ext.catalogue.requires import (
+    OUR_MODES,
+    AtLeast,
+    If,
+    Null,
+    Off,
+    Trainer,
+    Where,
+    is_stored,
+    refused,
+)
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.agent_loops.checks import SINGLE_TURN, VERLS_MANAGER
@@ -11,11 +21,6 @@ from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
 
 _KEY = f"{SECTION}.stored_responses"
-
-
-def _keeps_history(config: DictConfig) -> bool:
-    """Whether responses come from a history, of which there is none with a share of 0."""
-    return setting(config, f"{_KEY}.source") == "history" and is_stored(config)
 
 
 def _check_stored_responses(config: DictConfig) -> None:
@@ -40,7 +45,10 @@ _STORED_RESPONSES = Feature(
             ("grpo_ext_sync",),
             "trains on a response in a later step than the one that sampled it: its age would be too small, "
             "and its log-probs those of another policy",
-            when=_keeps_history,
+            when=Where(
+                "responses come from a history, of which there is none with a share of 0",
+                lambda config: setting(config, f"{_KEY}.source") == "history" and is_stored(config),
+            ),
         ),
         AtLeast(
             f"{_KEY}.max_age",
