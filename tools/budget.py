@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 18152,
-    "modules": 132,
+    "lines of the package": 17865,
+    "modules": 131,
     "longest function": 45,
-    "functions per 1,000 lines": 44,
-    "public names per 1,000 lines": 37,
-    "names in two or more modules": 8,
+    "functions per 1,000 lines": 40,
+    "public names per 1,000 lines": 33,
+    "names in two or more modules": 7,
     "algorithms' names as strings": 0,
-    "lines of tests": 25792,
-    "lines of benchmarks": 1779,
+    "lines of tests": 25782,
+    "lines of benchmarks": 1776,
     "tracked tree, MB": 10.1,
     "hand-written words in docs": 10924,
     "words of README": 599,
