@@ -6,6 +6,7 @@ from pathlib import Path
 
 import processes
 import pytest
+from compositions import remembered_compositions  # noqa: F401
 from processes import Python
 
 ALL = "--all"
