@@ -18,7 +18,7 @@ from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
     """FSDP1 and FSDP2, all variants on one pair of processes."""
     run_ranks(reference_sync_ranks.run_rank, reference_sync_ranks.WORLD_SIZE, str(tmp_path), folder=tmp_path)

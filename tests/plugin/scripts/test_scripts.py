@@ -101,7 +101,7 @@ class TestTrainings:
 
 
 class TestSeveralNodes:
-    @pytest.mark.long
+    @pytest.mark.ci
     def test_ray_runs_what_the_script_alone_would(self, started: Started, run: Run, notes: Path) -> None:
         """A real Ray, whose python3 is the stand-in."""
         knobs = {"ALGO": "dapo", "DATA": "/d a t a", "OUTPUTS": "/o", "N_GPUS": "4", "OFFLOAD": "true"}
@@ -127,7 +127,7 @@ SLURM = {
 
 
 class TestSlurm:
-    @pytest.mark.long
+    @pytest.mark.ci
     def test_a_ray_of_all_nodes_runs_what_the_script_alone_would(
         self, started: Started, run: Run, notes: Path, tmp_path: Path
     ) -> None:
