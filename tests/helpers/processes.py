@@ -30,10 +30,9 @@ PRELOADED = [
     *("typer", "rich", "accelerate", "peft", "wandb"),
 ]
 
+# How many kills at random moments, and how many processes of a training.
 KILLS = [pytest.param(2, marks=pytest.mark.ci), pytest.param(5, marks=pytest.mark.long)]
-"""Numbers of kills at random moments."""
 SIZES = [pytest.param(1, marks=pytest.mark.ci), 2, pytest.param(4, marks=pytest.mark.ci)]
-"""Numbers of ranks."""
 Python = Callable[..., subprocess.CompletedProcess[str]]
 """The fixtures ``python`` and ``interpreter``: code and environment variables → the finished process."""
 

@@ -123,9 +123,7 @@ def records(folder: Path) -> list[RoundRecord]:
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_kills_at_random_leave_the_manifest_of_an_unbroken_run(
-    kills: int, tmp_path: Path, policy: Path
-) -> None:
+def test_kills_at_random_leave_the_manifest_of_a_whole_run(kills: int, tmp_path: Path, policy: Path) -> None:
     def start(name: str, attempt: int = 0) -> Spoken:
         said = tmp_path / f"said-{name}-{attempt}"
         return Spoken(kill_rounds.main, str(tmp_path / name), str(policy), folder=said)

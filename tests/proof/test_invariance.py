@@ -24,6 +24,7 @@ from grpo_verl_ext.proof.batch import SPLITS, cut
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, VERL_CASES, Case, measure
 
 DTYPES = (torch.float32, torch.float64)
+RANKED = [torch.float64, pytest.param(torch.float32, marks=pytest.mark.ci)]
 CASES = {case.name: case for case in OUR_CASES}
 VERL = {case.name: case for case in VERL_CASES}
 FACTOR_NULL = VERL["verl seq-mean-token-sum-norm, null"]

@@ -166,15 +166,11 @@ def assert_equal(result: dict[str, Any], wanted: dict[str, Any], name: object) -
 
 
 MICRO_BATCH, RANKS = "micro-batch", "ranks"
+FOURS = {"fours": (4, MICRO_BATCH), "dynamic": (None, MICRO_BATCH)}
 IN_THE_UPDATE = {
-    1: {"fours": (4, MICRO_BATCH), "eights": (8, MICRO_BATCH), "dynamic": (None, MICRO_BATCH)},
-    2: {"pairs": (2, RANKS), "dynamic": (None, MICRO_BATCH)},  # 2 · 2 rows: the responses to one prompt
-    4: {
-        "singles": (1, RANKS),
-        "pairs": (2, RANKS),  # and 4 × 2 those to two
-        "fours": (4, MICRO_BATCH),
-        "dynamic": (None, MICRO_BATCH),
-    },
+    1: {"eights": (8, MICRO_BATCH)} | FOURS,
+    2: {"pairs": (2, RANKS), "dynamic": (None, MICRO_BATCH)},  # 2 · 2 rows are the responses to one prompt
+    4: {"singles": (1, RANKS), "pairs": (2, RANKS)} | FOURS,  # and 4 · 2 those to two
 }
 """Ranks → the micro-batches with which prompts of four responses need no forward pass, and why."""
 
