@@ -2,13 +2,16 @@
 
 import gc
 import os
+import random
 from pathlib import Path
 
 import processes
 import pytest
+from compositions import remembered_compositions  # noqa: F401
 from processes import Python
 
-ALL = "--all"
+RANKS = ("ci", "long")
+"""Marks of tests that the README's command leaves out; an option of this name adds them and those before."""
 LONGEST = ("test_iterate", "test_training", "test_cluster_job")
 """Files of trainings that begin first, so that at the end none runs alone."""
 
@@ -19,19 +22,30 @@ os.environ.update(RAY_worker_niceness="0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(ALL, action="store_true", help="run the tests marked long, too")
+    parser.addoption("--ci", action="store_true", help="run the tests marked ci, too")
+    parser.addoption("--long", action="store_true", help="run all tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose what Hypothesis draws: one number for all processes of a session, printed to be given again."""
+    config.option.hypothesis_seed = config.getoption("hypothesis_seed") or str(random.randrange(10**9))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"fuzzing: --hypothesis-seed={config.getoption('hypothesis_seed')}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long tests to ``--all``; with it, their files come first, so that none is waited for."""
-    long = [item for item in items if item.get_closest_marker("long")]
-    if config.getoption(ALL):
-        files = {item.path for item in long}
+    """Leave out ranks that are not asked for; files of the others come first, so that none is waited for."""
+    asked = RANKS if config.getoption("--long") else RANKS[:1] if config.getoption("--ci") else ()
+    ranked = {item: {mark.name for mark in item.iter_markers()} & {*RANKS} for item in items}
+    left_out = [item for item in items if not ranked[item] <= {*asked}]
+    items[:] = [item for item in items if ranked[item] <= {*asked}]
+    config.hook.pytest_deselected(items=left_out)
+    if asked:
+        files = {item.path for item in items if ranked[item]}
         items.sort(key=lambda item: item.path not in files)
         items.sort(key=lambda item: item.path.stem not in LONGEST)
-    else:
-        items[:] = [item for item in items if item not in long]
-        config.hook.pytest_deselected(items=long)
 
 
 def pytest_collection_finish() -> None:

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Run lint, format, types, layers, the documentation site, then the tests.
 #
-#   bash tests/run.sh                       all but the long tests; of the trainings only GVPO on two ranks
-#   bash tests/run.sh --all                 all tests, as in CI: also other trainings, clusters, kills and long fuzzing
+#   bash tests/run.sh                       what a change needs; of the trainings only GVPO on two ranks
+#   bash tests/run.sh --ci                  what CI runs: also other trainings, clusters and kills
+#   bash tests/run.sh --long                all: also more trainings, kills, seeds and examples
 #   bash tests/run.sh [pytest arguments]    only those tests; e.g. -m "not e2e": no training
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,7 +17,7 @@ unset PYTHONDONTWRITEBYTECODE
 # Processes share the cores; more threads per operator would slow them down.
 export OMP_NUM_THREADS=1
 
-if ! (($#)) || [[ $1 == --all ]]; then
+if ! (($#)) || [[ $1 == --ci || $1 == --long ]]; then
   # The start of all trainings is made in the meantime.
   TRAININGS_CACHE=$(mktemp -d)
   export TRAININGS_CACHE
@@ -36,7 +37,7 @@ else
   wait "$start"
   # More processes than the two cores of a small machine: some tests wait for Ray, or for a process that they ended.
   if (($#)); then
-    export FUZZ_TIMES=3
+    [[ $1 != --long ]] || export FUZZ_TIMES=3
     "${parallel[@]}" -m "not e2e" --numprocesses 3 "$@"
     # Two trainings at a time, and nothing else: while one starts, it uses a single core.
     "${parallel[@]}" -m e2e "$@"

@@ -52,7 +52,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_source_archive_makes_the_same_wheel(sdist: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """Also where the build is not told the repository's address."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, sdist]
@@ -63,7 +63,7 @@ def test_the_source_archive_makes_the_same_wheel(sdist: Path, wheel: zipfile.Zip
         assert all(opened.read(name) == wheel.read(name) for name in wheel.namelist())
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_wheel_works_in_a_fresh_environment(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """What it depends on is lent by the environment of the tests; the package itself is the wheel's."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "fresh"], check=True)
@@ -120,7 +120,7 @@ def test_links_lead_to_the_repository_that_the_build_was_told_of(wheel: zipfile.
     assert f"{ADDRESS}/blob/{tag}/docs/installation.md#quick-start" in targets
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_without_an_address_none_is_invented(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT]
     subprocess.run(command, check=True, timeout=300)
@@ -146,7 +146,7 @@ for name in {modules}:
 """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_site_is_built_with_its_extra_alone(wheel: zipfile.ZipFile) -> None:
     """What the page of the API imports needs no other extra; Read the Docs installs this one."""
     assert '".[docs]"' in (ROOT / ".readthedocs.yaml").read_text()

@@ -115,7 +115,7 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] |
         time.sleep(0.1)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address, client, run_named) -> None:
     run = run_named("a", "+word='it is $HOME; \"so\"'")
     told, failed = submit(tmp_path, [run], cluster(address))
@@ -138,7 +138,7 @@ def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address
     assert submit(tmp_path, [run], cluster(address))[0].begun == []
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
     tmp_path, address, client, run_named
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
     assert len({job.submission_id for job in jobs_of(client, tmp_path)}) == 3
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
     tmp_path, address, client, signs, run_named
 ) -> None:
@@ -183,7 +183,7 @@ def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
     assert [(signs / f"{name}.begun").read_text() for name in "abc"] == ["once\n"] * 3
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_finished(
     tmp_path, address, client, signs, run_named
 ) -> None:
@@ -201,7 +201,7 @@ def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_f
     assert [(signs / f"{name}.begun").read_text() for name in "ab"] == ["once\n"] * 2
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes_the_run(
     tmp_path, address, client, run_named
 ) -> None:

@@ -71,7 +71,7 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.usefixtures("knobs")
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_the_examples_compose(file: Path) -> None:

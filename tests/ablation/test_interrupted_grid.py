@@ -39,7 +39,7 @@ def written(folder: Path, *base: str, model: Path | None = None) -> Path:
     return folder / "grid.yaml"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_at_each_stage(tmp_path: Path, policy: Path) -> None:
     file = written(tmp_path, model=policy)
     said = tmp_path / "said"
@@ -61,7 +61,7 @@ def test_at_each_stage(tmp_path: Path, policy: Path) -> None:
     assert [each.name for each in gvpo.training.folder.glob("attempt-*.log")] == ["attempt-1.log"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_while_the_task_is_prepared(tmp_path: Path) -> None:
     file = written(tmp_path, "+task=chain_sum", "task.seed=1")
     stage = "grpo_verl_ext.tasks.chain_sum.prepare:build_model"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import kill_grid
 import pytest
-from processes import Spoken
+from processes import KILLS, Spoken
 
 SUFFIXES = {".json", ".csv", ".md", ".html", ".svg", ".png"}
 
@@ -24,8 +24,8 @@ def report(ablate, folder: Path) -> dict[str, bytes]:
     return {"printed": "\n".join(printed).encode(), **files}
 
 
-@pytest.mark.long
-def test_five_kills_at_random_points_change_no_result(ablate, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", KILLS)
+def test_kills_at_random_points_change_no_result(ablate, tmp_path: Path, kills: int) -> None:
     def start(name: str, attempt: int = 0) -> Spoken:
         return Spoken(kill_grid.main, tmp_path / name, folder=tmp_path / f"said-{name}-{attempt}")
 
@@ -33,14 +33,14 @@ def test_five_kills_at_random_points_change_no_result(ablate, tmp_path: Path) ->
     assert begun == [f"{variant}/seed-{seed}" for seed in (1, 2, 3) for variant in ("base", "other")]
 
     rng = random.Random(0)
-    for attempt in range(5):
+    for attempt in range(kills):
         process = start("killed", attempt)
         # A run has begun; one takes about a second and a half.
         process.first_line()
         time.sleep(rng.uniform(0, 1.6))
         process.kill()
         report(ablate, tmp_path / "killed")
-    start("killed", 5).said()
+    start("killed", kills).said()
 
     of_killed, of_unbroken = (report(ablate, tmp_path / name) for name in ("killed", "unbroken"))
     assert of_killed == of_unbroken
@@ -50,4 +50,4 @@ def test_five_kills_at_random_points_change_no_result(ablate, tmp_path: Path) ->
     assert (verdict["expected"], len(verdict["by_seed"])) == ("higher", 3)
     assert all(verdict["sentence"].encode() in of_killed[form] for form in forms)
     # Neither repeated nor begun at all.
-    assert start("killed", 6).said() == ""
+    assert start("killed", kills + 1).said() == ""

@@ -10,6 +10,8 @@ from textwrap import dedent
 import pytest
 from processes import run_forked
 
+pytestmark = pytest.mark.ci
+
 RECORD = '''
 """A policy gradient with a soft limit on the log-ratio; from no paper."""
 

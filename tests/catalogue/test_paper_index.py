@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from write_paper_index import PAGE, number_of, page
 
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS
@@ -19,10 +18,3 @@ def test_every_paper_has_one_row_and_every_preset_is_in_one() -> None:
     assert sorted(numbers) == papers
     presets = re.findall(r"\[`(\w+)`\]\(algorithms/\1\.md\)", "\n".join(rows))
     assert sorted(presets) == sorted(PRESETS)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_record_says_what_the_row_needs(name: str) -> None:
-    algorithm = ALGORITHMS[name]
-    assert algorithm.fixes
-    assert bool(algorithm.title) == bool(number_of(algorithm))

@@ -292,7 +292,7 @@ def test_no_place_for_a_socket(node: Node, arguments: tuple[str, ...]) -> None:
     assert shlex.split(forked_worker.COMMAND) == [sys.executable, str(FOLDER)]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_there_are_the_modules(interpreter: Python) -> None:
     done = interpreter(f"{LOADED}module._import_all(module._MODULES){OF_TWO_FORKS}", VERL_PLATFORM="cpu")
     assert done.returncode == 0, done.stderr

@@ -173,7 +173,7 @@ class TestPriority:
         section = OmegaConf.select(config, "ray_kwargs.ray_init._system_config")
         return {} if section is None else OmegaConf.to_container(section)
 
-    @pytest.mark.long
+    @pytest.mark.ci
     def test_in_its_own_ray_workers_have_the_priority_of_the_training(self, interpreter: Python) -> None:
         ours, rays = (interpreter(RAY_WORKER.format(system=system)) for system in (self.system_config(), {}))
         assert ours.stdout.split()[-1] == str(os.nice(0)), ours.stderr

@@ -62,11 +62,10 @@ def test_what_starts_it_is_there(where: str) -> None:
 
 
 def test_ci_starts_what_is_its_own() -> None:
-    assert "bash tests/run.sh --all" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert "bash tests/run.sh --ci" in (ROOT / ".ci/run").read_text(encoding="utf-8")
     script = (ROOT / "tests/run.sh").read_text(encoding="utf-8")
-    for line in ("bash examples/setup_cpu.sh", "sphinx-build -W"):
+    for line in ("bash examples/setup_cpu.sh", "sphinx-build -W", '"${parallel[@]}" "$@"'):
         assert line in script
-    assert '"${parallel[@]}" "$@"' in script
 
 
 def run_here() -> list[str]:
@@ -74,7 +73,7 @@ def run_here() -> list[str]:
     return sorted(words for words in shown if starter(words) == HERE)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("words", run_here())
 def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with the examples; a report finds the results that are kept."""

@@ -478,7 +478,7 @@ def test_a_missing_queue_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert complaint.startswith("TransferQueue is not installed: ")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_ray_worker_is_asked_for_real(python: Python) -> None:
     found = python(EXAMINED)
     content = json.loads(found.stdout)

@@ -11,7 +11,7 @@ from ray_cluster import ray_head
 
 from grpo_verl_ext.runs.metrics import read_metrics
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci]
 
 GRID = """
 folder: {folder}

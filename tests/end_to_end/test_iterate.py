@@ -11,7 +11,7 @@ import yaml
 
 from grpo_verl_ext.runs.metrics import read_metrics
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "iterate_chain_sum.yaml"
 ACCURACY = "val-core/chain_sum/acc/mean@1"

@@ -15,7 +15,7 @@ from verl_runs import UNTESTED, killed_after, train
 
 from grpo_verl_ext.proof import largest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci]
 
 MODEL_WEIGHT = 0.1
 

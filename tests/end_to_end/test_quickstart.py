@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_what_it_writes_and_rollout_and_actor_agree(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["--out", str(out), "--algo", "ppo", "--steps", "3", "trainer.test_freq=3"]

@@ -1,4 +1,4 @@
-"""Test the conversion of a GGUF file on a tiny Llama of SmolLM2's kind; the real one with ``--all``."""
+"""Test the conversion of a GGUF file on a tiny Llama of SmolLM2's kind; the real one with ``--ci``."""
 
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -165,7 +165,7 @@ def test_the_tested_file_from_elsewhere_needs_no_package(
     assert "Apache License" in (tmp_path / "model" / "LICENSE").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_packages_own_model(tmp_path: Path) -> None:
     outcome = smollm2_model.prepare_smollm2(tmp_path / "model", gguf=None, force=False)
     assert outcome.manifest["found"]["sha256"] == smollm2_model.TESTED_FILE

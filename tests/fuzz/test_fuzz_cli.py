@@ -171,7 +171,7 @@ CONFIG_JSON: dict[str, object] = {
 }
 
 
-@fuzzing(40)
+@fuzzing(10)
 @given(content=json_files(CONFIG_JSON))
 @example(content=b"{")
 @example(content=b"[]")

@@ -19,15 +19,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+
 SECONDS = 180
 """How long a piece of Python may take."""
 PRELOADED = [
     *("pytest", "torch", "torch._dynamo", "torch._inductor.lowering", "torch.distributed.fsdp"),
-    *("tensordict", "transformers", "transformers.modeling_utils", "trl", "datasets", "accelerate", "ray"),
+    *("tensordict", "transformers", "transformers.modeling_utils", "trl.experimental.ppo", "datasets", "ray"),
     *("fastapi", "zmq", "networkx", "hydra", "omegaconf", "pandas", "numpy", "scipy", "pydantic", "wrapt"),
-    *("typer", "rich"),
+    *("typer", "rich", "accelerate", "peft", "wandb"),
 ]
 
+# How many kills at random moments, and how many processes of a training.
+KILLS = [pytest.param(2, marks=pytest.mark.ci), pytest.param(5, marks=pytest.mark.long)]
+SIZES = [pytest.param(1, marks=pytest.mark.ci), 2, pytest.param(4, marks=pytest.mark.ci)]
 Python = Callable[..., subprocess.CompletedProcess[str]]
 """The fixtures ``python`` and ``interpreter``: code and environment variables → the finished process."""
 
@@ -143,7 +148,6 @@ def run_code(code: str) -> None:
 
 def _on_ranks(run_rank: Callable[..., None], size: int, *args: Any) -> None:
     import torch
-    import trl  # noqa: F401  # by verl, where it builds a model
     import verl.workers.engine_workers  # noqa: F401
 
     torch.multiprocessing.start_processes(run_rank, args, nprocs=size, start_method="fork")

@@ -1,7 +1,7 @@
 """Strategies and numbers of examples for the fuzz tests.
 
-Every run draws the same few examples. FUZZ_TIMES=<number> multiplies them; FUZZ_EXAMPLES=<number> draws that
-many new ones.
+Every run draws a few new examples; it prints at its start the option that draws them again.
+FUZZ_TIMES=<number> multiplies them; FUZZ_EXAMPLES=<number> draws that many.
 """
 
 import json
@@ -15,10 +15,10 @@ TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 
 
 def fuzzing(few: int) -> settings:
-    """Settings of a test: ``few`` examples, as many as CI has time for, unless more are wanted."""
+    """Settings of a test: ``few`` examples, unless more are wanted."""
     return settings(
         max_examples=int(WANTED or few * TIMES),
-        derandomize=WANTED is None,
+        derandomize=False,
         database=None,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

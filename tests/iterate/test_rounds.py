@@ -10,7 +10,7 @@ import kill_rounds
 import pytest
 from filelock import FileLock
 from omegaconf import OmegaConf
-from processes import Spoken
+from processes import KILLS, Spoken
 
 from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.examples import Pair
@@ -22,8 +22,6 @@ from grpo_verl_ext.iterate.settings import (
     RewardModelSettings,
     Round,
 )
-
-KILLS = 5
 
 
 def nothing(this: Round, *given: object) -> dict[str, object]:
@@ -124,8 +122,8 @@ def records(folder: Path) -> list[Any]:
     return IterateManifest.read(folder, json.loads((folder / "manifest.json").read_text())["settings"]).rounds
 
 
-@pytest.mark.long
-def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Path, policy: Path) -> None:
+@pytest.mark.parametrize("kills", KILLS)
+def test_kills_at_random_leave_the_manifest_of_a_whole_run(kills: int, tmp_path: Path, policy: Path) -> None:
     def start(name: str, attempt: int = 0) -> Spoken:
         said = tmp_path / f"said-{name}-{attempt}"
         return Spoken(kill_rounds.main, str(tmp_path / name), str(policy), folder=said)
@@ -134,13 +132,13 @@ def test_five_kills_at_random_leave_the_manifest_of_an_unbroken_run(tmp_path: Pa
     assert start("unbroken").said().split() == [word for n in "12" for part in parts for word in (n, part)]
 
     rng = random.Random(20260101)
-    for attempt in range(KILLS):
+    for attempt in range(kills):
         process = start("killed", attempt)
         # A part has begun that was not finished before; it takes a second, or a few.
         process.first_line()
         time.sleep(rng.uniform(0, 4))
         process.kill()
-    start("killed", KILLS).said()
+    start("killed", kills).said()
 
     unbroken, killed = (
         (tmp_path / name / "manifest.json").read_text().replace(str(tmp_path / name), "FOLDER")

@@ -163,7 +163,7 @@ def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[li
         assert started.pop()[1] == f"--config-path={wanted}"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_real_worker_is_refused_by_its_environment(python: Python) -> None:
     refused = python(
         """

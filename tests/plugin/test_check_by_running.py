@@ -55,6 +55,7 @@ def run_in(
     return finished
 
 
+@pytest.mark.ci
 def test_a_script_with_an_array_and_a_loop(tmp_path: Path) -> None:
     finished = run_in(tmp_path, "+algo@_global_=gvpo")
     said = finished.stdout.splitlines()
@@ -71,14 +72,14 @@ def test_a_script_with_an_array_and_a_loop(tmp_path: Path) -> None:
     assert "  type: the same command without algorithm.adv_estimator=grpo" in said
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_script_without_anything_of_the_package(tmp_path: Path) -> None:
     finished = run_in(tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines() == [FIRST, "this training names nothing of grpo_verl_ext"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_driver_that_never_validates(tmp_path: Path) -> None:
     fully_async = (sys.executable, "-m", "verl.experimental.fully_async_policy.fully_async_main")
     finished = run_in(tmp_path, "+algo=grpo", program=fully_async)

@@ -52,7 +52,7 @@ def seen(modules: list[str], **environment: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize("process", ["driver", pytest.param("actor", marks=pytest.mark.ci)])
 def test_a_process_looks_the_same_with_and_without_the_package(process: str) -> None:
     modules = PROCESSES[process]
     without, installed = seen(modules, VERL_USE_EXTERNAL_PLUGINS="none"), seen(modules)
@@ -70,6 +70,7 @@ def test_a_process_looks_the_same_with_and_without_the_package(process: str) -> 
 class TestAsked:
     """The same processes in a training that asks: the test above can see a patch, a platform, a variable."""
 
+    @pytest.mark.ci
     def test_patches(self) -> None:
         names = ",".join(patches.PATCHES)
         found = seen(PROCESSES["actor"], GRPO_VERL_EXT_PATCHES=names)["attributes"]

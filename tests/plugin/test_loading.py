@@ -26,6 +26,7 @@ def test_importing_verls_trainers_registers_ours_and_registering_twice_is_harmle
     assert found.stdout.split() == [*trainers, "True", "102"], found.stderr
 
 
+@pytest.mark.ci
 def test_loading_leaves_the_trainer_and_vllm_alone(interpreter: Python) -> None:
     found = interpreter(
         """
@@ -73,13 +74,15 @@ def test_an_unsupported_verl_is_named_on_stderr(python: Python) -> None:
     assert "is installed; grpo_verl_ext works with verl >= 0.11 and < 0.12. Type: pip" in found.stderr
 
 
+OTHERS = ["usage", "cpu.platform", "registration", "own_loss", "wire", "cpu.engines", "registries"]
+OTHERS = [f"verl_plugin.{each}" for each in (*OTHERS, "mini_batch.worker", "loss_config")]
+
+
 @pytest.mark.parametrize(
     "module",
     [
-        *("preflight", "proof.batch", "driver"),
-        *(f"verl_plugin.{each}" for each in ("usage", "cpu.platform", "registration", "own_loss")),
-        *(f"verl_plugin.{each}" for each in ("cpu.engines", "wire", "trainer_modes", "registries")),
-        *(f"verl_plugin.{each}" for each in ("mini_batch.worker", "gvpo.worker", "loss_config")),
+        *("driver", "verl_plugin.trainer_modes", "verl_plugin.gvpo.worker"),
+        *(pytest.param(each, marks=pytest.mark.ci) for each in ("preflight", "proof.batch", *OTHERS)),
     ],
 )
 def test_every_module_can_be_the_first_one_imported(module: str, python: Python) -> None:

@@ -16,7 +16,7 @@ from interrupted import ROOT, quickstart
 STAGES = {"a training starts": "0", "it trains": "3", "the curve is drawn": "quickstart:draw_learning_curve"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_while_it_trains_and_after(tmp_path: Path) -> None:
     words = ("--out", str(tmp_path / "run"), "--steps", "5", "data.seed=1")
     said = tmp_path / "said"
@@ -30,7 +30,7 @@ def test_while_it_trains_and_after(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"said", "run.lock", "run"}
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_while_the_task_is_prepared(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     environment = {**os.environ, "GRPO_VERL_EXT_CACHE": str(cache), "PYTHONPATH": str(ROOT)}

@@ -53,7 +53,6 @@ def test_a_tracker_never_takes_the_place_of_the_file(
 
 def test_finished_is_the_last_step_saved_and_logged(tmp_path: Path) -> None:
     run = VerlRun(tmp_path, [], steps=2)
-    assert not run.is_finished()
     run.last_checkpoint.mkdir(parents=True)
     assert not run.is_finished()
     (tmp_path / "attempt-1.jsonl").write_text(json.dumps({"step": 1, "data": {}}) + "\n")
@@ -64,6 +63,8 @@ def test_finished_is_the_last_step_saved_and_logged(tmp_path: Path) -> None:
     logged = {"val-core/a": 10, "training/global_step": 2}
     (tmp_path / "attempt-10.jsonl").write_text(json.dumps({"step": 2, "data": logged}) + "\n")
     assert run.is_finished()
+    run.last_checkpoint.rmdir()
+    assert not run.is_finished()
     assert run.metrics() == {1: {}, 2: logged}, "attempts are ordered by number, not by letter"
 
 

@@ -54,10 +54,10 @@ def test_what_is_there_is_not_overwritten(tmp_path):
 
 
 def test_leavings_of_the_same_folder_only_are_removed(tmp_path):
-    for name in (".a.partial", ".ab.partial", ".a.notes"):
-        (tmp_path / name).mkdir()
-    with appearing(tmp_path / "a"):
-        pass
+    for name in (".a.partial/left", ".ab.partial", ".a.notes"):
+        (tmp_path / name).mkdir(parents=True)
+    with appearing(tmp_path / "a") as new:
+        assert list(new.iterdir()) == []
     assert {path.name for path in tmp_path.iterdir()} == {"a", ".ab.partial", ".a.notes"}
 
 

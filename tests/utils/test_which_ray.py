@@ -147,7 +147,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_local_run_is_not_in_the_ray_that_was_left_unless_told_to(left_behind: tuple[str, str]) -> None:
     folder, left = left_behind
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}

@@ -10,6 +10,7 @@ from typing import Any
 import fsdp2_ranks
 import pytest
 import torch
+from processes import SIZES
 from rollout_ranks import (
     BETA,
     EPOCHS,
@@ -66,9 +67,7 @@ def by_the_formula(alpha: float, *, with_rewards: bool) -> dict[str, Any]:
     return {"gradients": gradients, "losses": losses}
 
 
-@pytest.mark.parametrize(
-    "dp_size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("dp_size", SIZES)
 def test_four_updates_around_a_teacher(dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [("gvpo_distill", 0), ("gvpo_distill", 0.5), ("gvpo", 0), ("gvpo", 1)]
     places = [*PLACES[dp_size].items()]

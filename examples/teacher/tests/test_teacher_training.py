@@ -137,7 +137,7 @@ def verls_distillation(config: Any, **arguments: Any) -> Any:
     return distillation_ppo_loss(config, distillation, **arguments)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_student_becomes_the_teacher_whoever_writes_the_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ import fsdp2_ranks
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from processes import SIZES
 from rollout_ranks import (
     BEFORE,
     BETA,
@@ -165,27 +166,16 @@ def assert_equal(result: dict[str, Any], wanted: dict[str, Any], name: object) -
 
 
 MICRO_BATCH, RANKS = "micro-batch", "ranks"
+FOURS = {"fours": (4, MICRO_BATCH), "dynamic": (None, MICRO_BATCH)}
 IN_THE_UPDATE = {
-    1: {"fours": (4, MICRO_BATCH), "eights": (8, MICRO_BATCH), "dynamic": (None, MICRO_BATCH)},
-    2: {
-        "pairs": (2, RANKS),  # 2 ranks × 2 rows are the responses to one prompt
-        "fours": (4, MICRO_BATCH),
-        "eights": (8, MICRO_BATCH),
-        "dynamic": (None, MICRO_BATCH),
-    },
-    4: {
-        "singles": (1, RANKS),
-        "pairs": (2, RANKS),  # and 4 × 2 those to two
-        "fours": (4, MICRO_BATCH),
-        "dynamic": (None, MICRO_BATCH),
-    },
+    1: {"eights": (8, MICRO_BATCH)} | FOURS,
+    2: {"pairs": (2, RANKS), "dynamic": (None, MICRO_BATCH)},  # 2 · 2 rows are the responses to one prompt
+    4: {"singles": (1, RANKS), "pairs": (2, RANKS)} | FOURS,  # and 4 · 2 those to two
 }
 """Ranks → the micro-batches with which prompts of four responses need no forward pass, and why."""
 
 
-@pytest.mark.parametrize(
-    "dp_size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("dp_size", SIZES)
 def test_gradients_and_parameters_of_four_updates(
     dp_size: int,
     tmp_path: Path,
@@ -193,16 +183,11 @@ def test_gradients_and_parameters_of_four_updates(
     expected: dict[str, Any],
     anchored: dict[str, Any],
 ) -> None:
-    variants = {
-        "singles": variant(1),
-        "pairs": variant(2),
-        "fours": variant(4),
-        "dynamic": variant(None),
-        "recomputed": variant(2, gradient_checkpointing=True),
-        "anchored": variant(2, anchor="ref"),
-    }
-    if dp_size < 4:  # four ranks have four rows each
-        variants["eights"] = variant(8)
+    variants = {"singles": variant(1), "anchored": variant(2, anchor="ref")}
+    if dp_size == 1:
+        variants |= {"pairs": variant(2), "eights": variant(8)}
+    if dp_size == 4:
+        variants |= {"dynamic": variant(None), "recomputed": variant(2, gradient_checkpointing=True)}
     for name, (micro_batch, source) in IN_THE_UPDATE[dp_size].items():
         variants[f"{name} in the update"] = variant(micro_batch, source)
         variants[f"{source}, anchored"] = variant(
@@ -228,7 +213,7 @@ def test_gradients_and_parameters_of_four_updates(
         assert result["forward_passes"] == passes, f"{name}: the first update never needs one"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_losses_of_four_updates_under_fsdp1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
 ) -> None:
@@ -243,7 +228,7 @@ def test_losses_of_four_updates_under_fsdp1(
         assert largest(metrics["actor/gvpo_weight_sum"]) <= 1e-6
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,9 +245,7 @@ def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
     assert largest(sums.values()) <= 1e-6, sums
 
 
-@pytest.mark.parametrize(
-    "dp_size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("dp_size", SIZES)
 def test_old_log_probs_of_another_policy(
     dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +279,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return results, torch.load(folder / "job.pt", weights_only=False)["batches"]
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_without_one_of_the_terms(two_ranks: Any, expected: dict[str, Any]) -> None:
     """The paper's ablation, as exact as the whole."""
     for terms in gvpo_terms.ABLATED_LOSSES:
@@ -320,7 +303,7 @@ def exact_log_ratios(policies: list[dict[str, Tensor]], rows: list[fsdp2_ranks.R
     return found
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_in_bf16_the_first_update_has_no_log_ratio_and_later_ones_that_of_their_policy(
     two_ranks: Any, expected: dict[str, Any]
 ) -> None:
@@ -421,7 +404,7 @@ def test_the_plan_is_said_before_the_first_rollout(
         assert bool(said) == bool(printed)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_adapter_is_trained_by_the_same_formula(two_ranks: Any) -> None:
     """The drift is that of the policy with its adapter, and the base stays as it is."""
     for result in (two_ranks[0][name] for name in ("LoRA", "LoRA, ranks")):
@@ -472,7 +455,7 @@ def test_a_loss_that_does_not_look_at_groups_is_verls_own(one_rank: dict[Any, An
     assert largest(ours["metrics"]["actor/old_log_prob_gap"]) <= 1e-14
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_in_bf16_the_first_ratio_of_losses_of_tokens_is_1(one_rank: dict[Any, Any]) -> None:
     """``old_log_probs`` of another pass differ from the update's own by its rounding (verl #6280)."""
     for worker, loss in itertools.product(("ours", "verl"), ("grpo", "gspo")):

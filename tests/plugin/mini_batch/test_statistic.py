@@ -10,6 +10,7 @@ from typing import Any
 import fsdp2_ranks
 import pytest
 import torch
+from processes import SIZES
 from rollout_ranks import (
     BEFORE,
     EPOCHS,
@@ -102,15 +103,13 @@ def trained_by_the_formula(algo: str, rows: dict[str, Any]) -> dict[str, Any]:
 
 CUTS: dict[int, dict[str, tuple[int | None, str]]] = {
     1: {"singles": (1, BEFORE), "fours": (4, BEFORE), "dynamic": (None, BEFORE), "whole": (16, MICRO_BATCH)},
-    2: {"pairs": (2, BEFORE), "dynamic": (None, BEFORE), "whole": (8, RANKS)},
+    2: {"dynamic": (None, BEFORE), "whole": (8, RANKS)},
     4: {"singles": (1, BEFORE), "whole": (4, RANKS)},
 }
 """Ranks → micro-batches, and where the statistic comes from: the mini-batch has 16 rows."""
 
 
-@pytest.mark.parametrize(
-    "dp_size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("dp_size", SIZES)
 def test_gradients_and_parameters_of_four_updates(
     dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: dict[str, dict[str, Any]]
 ) -> None:
@@ -136,6 +135,7 @@ def test_gradients_and_parameters_of_four_updates(
         assert result["forward_passes"] == passes, (algo, name)
 
 
+@pytest.mark.ci
 def test_verls_loss_of_the_same_name_chooses_in_each_micro_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: dict[str, dict[str, Any]]
 ) -> None:

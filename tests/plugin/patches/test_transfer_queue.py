@@ -12,7 +12,7 @@ from ray_cluster import ray_head
 
 from grpo_verl_ext.utils.keys import PATCHES_VARIABLE
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.ci
 
 JOB = """
 import sys, time

@@ -89,7 +89,7 @@ def driver(python: Python) -> subprocess.CompletedProcess[str]:
     return python(DRIVER, RAY_raylet_start_wait_time_s="120")
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_the_training_ends_with_an_error_that_names_the_part_and_what_to_do(
     driver: subprocess.CompletedProcess[str],
 ) -> None:
@@ -104,7 +104,7 @@ def test_the_training_ends_with_an_error_that_names_the_part_and_what_to_do(
     assert "the second training ended well" in driver.stdout, "what the first lost is not held against it"
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_a_training_ends_with_the_error_of_a_reward_where_verl_would_go_on(
     driver: subprocess.CompletedProcess[str],
 ) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import reference_sync_ranks
@@ -15,13 +16,29 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.reference import trainer
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
     """FSDP1 and FSDP2, all variants on one pair of processes."""
     run_ranks(reference_sync_ranks.run_rank, reference_sync_ranks.WORLD_SIZE, str(tmp_path), folder=tmp_path)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_every_second_step_refreshes_it_and_a_training_that_resumes_reads_it(monkeypatch, step):
+    for name in ("step", "_load_checkpoint"):
+        monkeypatch.setattr(PPOTrainer, name, lambda *_: None)
+    monkeypatch.setattr(trainer, "actor_folder", MagicMock())
+    monkeypatch.setattr(trainer.ReferenceSyncTrainerMixin, "__abstractmethods__", frozenset())
+    own = object.__new__(trainer.ReferenceSyncTrainerMixin)
+    own.config = OmegaConf.create({"algorithm": {"grpo_ext": {"ref_model_sync_steps": 2}}})
+    own.global_steps, own.actor_rollout_wg = step, MagicMock()
+    own._load_checkpoint()
+    assert own.actor_rollout_wg.load_reference.called is (step > 0)
+    own.step({}, {})
+    assert step == 0 or own.actor_rollout_wg.refresh_reference.called is (step == 2)
 
 
 @pytest.mark.parametrize("module", [[torch.nn.Linear(1, 1)], torch.nn.Linear(1, 1)])
@@ -86,8 +103,8 @@ class TestMetrics:
             store.rows[f"prompt_{row}_0"] = {**dict(fields), "extra_fields": origin}
         monkeypatch.setattr(PPOTrainer, "_compute_ref_log_prob", lambda _self, batch, metrics: batch)
         config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
-        trainer, batch, metrics = trainer_with(monkeypatch, store, config), store.batch(), {}
-        assert trainer._compute_ref_log_prob(batch, metrics) is batch
+        own, batch, metrics = trainer_with(monkeypatch, store, config), store.batch(), {}
+        assert own._compute_ref_log_prob(batch, metrics) is batch
         return metrics
 
     def test_means_over_the_tokens_of_the_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:

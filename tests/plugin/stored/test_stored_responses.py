@@ -97,7 +97,7 @@ def total_variation(one: Tensor, other: Tensor) -> float:
     return 0.5 * (one - other).abs().sum().item()
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

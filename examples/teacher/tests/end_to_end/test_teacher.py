@@ -18,7 +18,7 @@ from grpo_verl_ext.runs.metrics import read_metrics
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci]
 
 EXAMPLE = Path(__file__).parents[2] / "chain_sum_teacher.py"
 
@@ -115,6 +115,7 @@ def test_another_tokenizer_and_a_teacher_that_dies(teacher: Path, tmp_path: Path
     assert found["distill/sampled/teacher_log_prob"] == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.long
 def test_the_same_tokenizer_killed_and_resumed(tmp_path: Path) -> None:
     teacher, tokenizer = tmp_path / "teacher", build_tokenizer()
     build_model(TaskSettings(), tokenizer, seed=3).save_pretrained(teacher)
