@@ -10,6 +10,8 @@ import pytest
 from compositions import remembered_compositions  # noqa: F401
 from processes import Python
 
+pytest_plugins = ("costs",)
+
 RANKS = ("ci", "long")
 """Marks of tests that the README's command leaves out; an option of this name adds them and those before."""
 LONGEST = ("test_iterate", "test_training", "test_cluster_job")

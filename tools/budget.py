@@ -2,15 +2,20 @@
 
 Each commit that makes the house smaller lowers its numbers in the same commit: ``python tools/budget.py
 --lower`` writes into this file what fell. Nobody raises one.
+
+What the tests of the last run cost (``build/test-costs.json``) is printed next to what was kept of an earlier
+one (``tools/test-costs.json``, a copy of such a file).
 """
 
 import ast
+import json
 import math
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 LIMITS = {
@@ -92,6 +97,32 @@ def _public_names(tree: ast.Module) -> Iterator[str]:
         yield from (name for name in names if not name.startswith("_"))
 
 
+def print_costs(last: Path, kept: Path) -> bool:
+    """Print the tests' CPU seconds by folder and rank; return whether a folder or a count of a rank grew.
+
+    A folder grew whose seconds are a tenth over the kept ones, times the speed of this machine: the median of
+    all folders' ratios. One of which fewer tests were run is not compared.
+    """
+    has_grown, ranks = False, json.loads(last.read_text()) if last.is_file() else {}
+    for rank, limits in json.loads(kept.read_text()).items():
+        folders = {name: each for name, each in ranks.get(rank, {}).items() if name in limits}
+        whole = {name: each for name, each in folders.items() if each["tests"] >= limits[name]["tests"]}
+        ratios = [
+            each["seconds"] / limits[name]["seconds"] for name, each in whole.items() if each["seconds"] > 1
+        ]
+        speed = median(ratios or [1.0])
+        for name, cost in whole.items():
+            limit = limits[name]["seconds"] * speed
+            is_over = cost["seconds"] > 1.1 * limit + 5
+            has_grown |= is_over
+            print(f"{'!' if is_over else ' '} {rank} {name}: {cost['seconds']:.0f} CPU s (kept {limit:.0f})")
+        for count in ("processes", "trainings") if whole.keys() == limits.keys() else ():
+            found, most = (sum(each[count] for each in of.values()) for of in (whole, limits))
+            has_grown |= found > most
+            print(f"{'!' if found > most else ' '} {rank}: {found} {count} (limit {most})")
+    return has_grown
+
+
 def main(file: Path, *, lower: bool) -> int:
     """Print the values and return the status; with ``lower``, first lower the limits in this file."""
     measured, limits = measure(file.parents[1]), LIMITS
@@ -103,7 +134,9 @@ def main(file: Path, *, lower: bool) -> int:
     for name, (value, where) in measured.items():
         is_over = value > limits[name]
         print(f"{'!' if is_over else ' '} {name}: {value} (limit {limits[name]}) {where if is_over else ''}")
-    return int(any(measured[name].value > limit for name, limit in limits.items()))
+    root, name = file.parents[1], "test-costs.json"
+    has_grown = print_costs(root / "build" / name, root / "tools" / name)
+    return int(has_grown or any(measured[each].value > limit for each, limit in limits.items()))
 
 
 if __name__ == "__main__":

@@ -36,12 +36,15 @@ SIZES = [pytest.param(1, marks=pytest.mark.ci), 2, pytest.param(4, marks=pytest.
 Python = Callable[..., subprocess.CompletedProcess[str]]
 """The fixtures ``python`` and ``interpreter``: code and environment variables → the finished process."""
 
+STARTED: list[object] = []
+"""What each process was started for; most import verl."""
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(PRELOADED)
 
 
 def run_interpreter(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run ``python -c CODE`` with more environment variables; a failure is in the result, but no signal."""
+    STARTED.append(code)
     return _not_killed(
         subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
@@ -104,6 +107,7 @@ def start(
     """
     variables = {name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None}
     # Pickled by hand: reading it imports the function's module, for which the variables must be in place.
+    STARTED.append(function)
     process = _FORKED.Process(target=_called, args=(pickle.dumps((function, args)), folder, variables))
     process.start()
     return process
