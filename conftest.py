@@ -10,7 +10,7 @@ import pytest
 from compositions import remembered_compositions  # noqa: F401
 from processes import Python
 
-pytest_plugins = ("costs",)
+pytest_plugins = ("tools.test_costs",)
 
 RANKS = ("ci", "long")
 """Marks of tests that the README's command leaves out; an option of this name adds them and those before."""

@@ -13,14 +13,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from grpo_verl_ext.ablation.declaration import (
-    Control,
-    Expectation,
-    GridSettings,
-    ManipulationCheck,
-    Primary,
-    VariantPair,
-)
+from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary, VariantPair
+from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.table import read_results, read_table, write_table
 from grpo_verl_ext.ablation.verdicts import VerdictOutcome, control_of

@@ -5,15 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.ablation.declaration import (
-    Control,
-    Expectation,
-    GridSettings,
-    ManipulationCheck,
-    Primary,
-    Starts,
-)
-from grpo_verl_ext.ablation.grid import GRID, AblationError, keep_grid, runs_of
+from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary, Starts
+from grpo_verl_ext.ablation.grid import GRID, AblationError, GridSettings, keep_grid, runs_of
 from grpo_verl_ext.ablation.table import read_results
 
 

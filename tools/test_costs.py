@@ -12,7 +12,7 @@ import processes
 import psutil
 import pytest
 
-FILE = Path(__file__).parents[2] / "build" / "test-costs.json"
+FILE = Path(__file__).parents[1] / "build" / "test-costs.json"
 _costs = defaultdict[str, Counter[str]](Counter)
 
 
@@ -25,6 +25,7 @@ def _spent() -> Counter[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Add what a test has cost to its folder."""
     before = _spent()
     result = yield
     after, folder = _spent(), "/".join(Path(item.location[0]).parent.parts[:2])
@@ -35,11 +36,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
+    """Add what a process of pytest-xdist has counted."""
     for folder, cost in getattr(node, "workeroutput", {}).get("costs", {}).items():
         _costs[folder].update(cost)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand on what this process has counted, or write the file."""
     costs = {folder: {name: round(each, 1) for name, each in cost.items()} for folder, cost in _costs.items()}
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["costs"] = costs
