@@ -19,6 +19,7 @@ from grpo_verl_ext.algorithms import aggregation, gvpo_terms, surrogate
 from grpo_verl_ext.algorithms import gvpo as formulas
 from grpo_verl_ext.algorithms.groups import group_sum
 from grpo_verl_ext.algorithms.mini_batch import PartOfRows, evaluated
+from grpo_verl_ext.algorithms.validation import check_matrix
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
 from grpo_verl_ext.catalogue.gvpo import GvpoOptions
 from grpo_verl_ext.catalogue.presets import Preset
@@ -161,6 +162,7 @@ def token_loss(
     keywords = {} if loss.keywords is None else loss.keywords(config)
     of_tokens = loss.per_token(*tokens, *own, *needed, **keywords)
     if of_tokens.shape != mask.shape:
+        check_matrix(response_mask=mask)
         raise ValueError(
             f"the loss {loss.name} returned shape {tuple(of_tokens.shape)}; valid is one number per "
             f"token, {tuple(mask.shape)}, not yet averaged. Type: return -advantages * log_prob"

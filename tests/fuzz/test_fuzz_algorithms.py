@@ -310,6 +310,7 @@ ACTOR_KEYS = (
         max_size=2,
     ),
 )
+@example(batch={name: torch.ones(()) for name in FLAT}, changed={}, policy_loss={})
 @example(batch=None, changed={"clip_ratio_low": "0.2"}, policy_loss={})
 @example(batch=None, changed={"clip_ratio_c": "3"}, policy_loss={})
 @example(batch=None, changed={"clip_ratio_high": 10**400}, policy_loss={})
