@@ -172,8 +172,7 @@ def _until_decided(
 
 def print_report(source: Path, *, output: Path | None = None) -> None:
     """Compare the finished runs of a grid's folder or table, on the terminal and in files beside it."""
-    results, console = read_results(source), make_console(at_least=_WIDTH)
-    report = Report(results)
+    report, console = Report(read_results(source)), make_console(at_least=_WIDTH)
     for line in report.missing:
         console.print(line, style="red")
     for label, sentence in report.statements:

@@ -133,8 +133,7 @@ def _untested(tested: Difference, comparison: Comparison) -> str:
 def _reason(tested: Difference, outcome: VerdictOutcome, margin: float) -> str:
     """The rest of the sentence of a verdict that the tests decided."""
     expected, within = tested.expected, f"within ±{margin:g}"
-    numbers = (tested.p, tested.p_equal, tested.adjusted_p)
-    p, p_equal, adjusted_p = (_p_text(each) for each in numbers)
+    p, p_equal, adjusted_p = map(_p_text, (tested.p, tested.p_equal, tested.adjusted_p))
     if outcome is VerdictOutcome.SHOWN:
         said = f"equal {within}" if expected == "equal" else f"{expected}, as expected"
         return f"{said} ({adjusted_p})"

@@ -100,7 +100,7 @@ def test_the_value_model_has_the_configured_attention(tmp_path: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     model = SimpleNamespace(load_valuehead_model=None)
-    patches.PATCHES["verl.utils.model"].apply(model)
+    patches.CPU_PATCHES["verl.utils.model"].apply(model)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     config = Qwen2Config(vocab_size=16, num_attention_heads=2, num_key_value_heads=1, num_labels=1, **sizes)
     Qwen2ForCausalLM(config).save_pretrained(tmp_path)
@@ -116,7 +116,7 @@ def test_the_interval_of_polling_is_ours_unless_it_is_given() -> None:
             self.arguments = (mode, poll_interval)
 
     replay_buffer = SimpleNamespace(ReplayBuffer=Buffer)
-    patches.PATCHES["verl.trainer.ppo.v1.replay_buffer"].apply(replay_buffer)
+    patches.CPU_PATCHES["verl.trainer.ppo.v1.replay_buffer"].apply(replay_buffer)
     assert Buffer("sync").arguments == ("sync", 0.2)
     assert Buffer("sync", poll_interval=5.0).arguments == ("sync", 5.0)
 
@@ -133,7 +133,7 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
         from vllm import _custom_ops
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
         from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
-        from grpo_verl_ext.verl_plugin.cpu.patches import PATCHES
+        from grpo_verl_ext.verl_plugin.cpu.patches import CPU_PATCHES
         from grpo_verl_ext.verl_plugin.cpu.rollout import CpuWorkerExtension
 
         def left():
@@ -155,7 +155,7 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
             def __init__(self):
                 self.zmq_handle = verls
 
-        patch = PATCHES["verl.workers.rollout.vllm_rollout.vllm_rollout"]
+        patch = CPU_PATCHES["verl.workers.rollout.vllm_rollout.vllm_rollout"]
         patch.apply(SimpleNamespace(ServerAdapter=Adapter))
         for raylet in ("29336", "30092"):
             os.environ["RAY_RAYLET_PID"] = raylet

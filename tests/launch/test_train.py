@@ -142,7 +142,7 @@ def test_the_actor_is_started_after_the_workers_were_asked(
     asked: list[int] = []
     monkeypatch.setattr(train, "_check_workers", lambda: asked.append(1))
     train.run_training("gvpo", [])
-    assert main_ppo.run_ppo(None, TaskRunner()) is None
+    assert main_ppo.run_ppo(None, TaskRunner()) == "an actor"
     assert asked == [1]
     train._asking_first(TaskRunner()).options(runtime_env=1).remote()
     assert asked == [1, 1]
