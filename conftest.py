@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 from pathlib import Path
 
 import processes
@@ -19,6 +20,8 @@ LONGEST = ("test_iterate", "test_training", "test_cluster_job")
 
 # Where a process makes the CPU build known as vllm, vLLM would otherwise load its kernels for AVX-512.
 os.environ["VLLM_TARGET_DEVICE"] = "cpu"
+# A process in the background of a script ignores Ctrl-C, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Ray's own 15 leaves its workers almost nothing beside the other tests.
 os.environ.update(RAY_worker_niceness="0")
 
