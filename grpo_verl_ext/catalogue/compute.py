@@ -73,7 +73,7 @@ def token_advantages(
     member, last = rows or everyone
     if estimator.sums_to_zero:
         member = member & adv.has_tokens(learnt)
-    fits = rewards.abs() <= _LARGEST_REWARD
+    fits = rewards.double().abs() <= _LARGEST_REWARD  # which is infinite in fp16
     bad = member & ~(fits.all(dim=-1) if estimator.several_rewards else fits)
     if bad.any():
         row = int(bad.nonzero()[0])
