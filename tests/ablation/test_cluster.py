@@ -64,9 +64,7 @@ def signs(tmp_path: Path) -> Path:
 def run_named(tmp_path: Path, signs: Path) -> Callable[..., GridRun]:
     def run(name: str, *more: str, wait_for: str = "", status: int = 0) -> GridRun:
         overrides = [f"+name={name}", f"+signs={signs}", f"+wait_for={wait_for}", f"+status={status}", *more]
-        return GridRun(
-            name, 1, f"{name}/seed-1", VerlRun(tmp_path / "grid" / name / "seed-1", overrides, steps=2)
-        )
+        return GridRun(name, 1, f"{name}/seed-1", VerlRun(tmp_path / f"grid/{name}/seed-1", overrides, 2))
 
     return run
 

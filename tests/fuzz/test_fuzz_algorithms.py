@@ -266,7 +266,6 @@ sections = st.none() | st.fixed_dictionaries(
     ids=st.booleans(),
 )
 @example(batch=FLAGS | {"rewards": torch.tensor([[0, torch.inf]]).half()}, config=None, ids=True)
-@example(batch=FLAGS | {"rewards": torch.ones(1, 2, dtype=torch.bool)}, config=None, ids=False)
 @example(batch=None, config={"grpo_ext": "abc"}, ids=True)
 @example(batch=None, config={"grpo_ext": {"ref_model_mixup_alpha": 10**400}}, ids=True)
 @example(
