@@ -156,7 +156,7 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
         raise error(
             f"{file} refers to itself without end. Remove the ${{…}} or the *alias that does"
         ) from endless
-    except (OSError, YAMLError, ValueError, OverflowError) as unreadable:
+    except (OSError, YAMLError, TypeError, ValueError, OverflowError) as unreadable:
         raise error(f"{file} cannot be read: {unreadable}") from unreadable
 
 
