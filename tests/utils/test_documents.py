@@ -77,7 +77,7 @@ def test_text_is_what_was_typed_and_numbers_may_come_from_text(read, monkeypatch
         ("parts=[{is: x}]", r"parts\[0\]\.name is not given, and has no default\. Type: parts\[0\]\.name="),
         ("steps=on", r"steps is 'on'; valid is .* integer.*\. Type: steps=<value>$"),
         ("steps=2.5", r"steps is 2\.5; valid is .* integer"),
-        ("labels=[]|labels.a=3", r"file\.yaml cannot be read: .*'a'"),
+        ("labels=[]|labels.a.b=3", r"file\.yaml cannot be read: .*'a'"),
         ("labels=[[]]", r"labels\[0\] is \[\]; valid is .*string\. Type: labels\[0\]=<value>$"),
         ('folder="a\\0"', r"'a\\x00' is a text with \\0"),
         ("folder=${folder}", r"refers to itself without end|folder: "),
