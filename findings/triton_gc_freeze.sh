@@ -5,11 +5,8 @@
 # hold them. Nothing leaks while it runs. It matters for whoever looks for a leak of a server or a trainer: this
 # report is not one.
 set -euo pipefail
-place=$(mktemp -d)
-trap 'rm -rf "$place"' EXIT
-python3 -m venv "$place/venv"
-"$place/venv/bin/pip" install --quiet triton==3.9.0
-cd "$place"
+# shellcheck source=findings/venv.sh
+source "$(dirname "$0")/venv.sh" triton==3.9.0
 "$place/venv/bin/python" - << 'PYTHON'
 import subprocess
 import sys
