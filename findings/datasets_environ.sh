@@ -5,8 +5,8 @@
 # `arrow_dataset.py`, `Dataset.map`: `os.environ = prev_env`, a deep copy made before the variable was set.
 # verl filters long prompts by it (`data.filter_overlong_prompts`), in the process of the trainer.
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" datasets==5.2.0 rich==15.0.0
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" datasets==5.2.0 rich==15.0.0
 env -u TOKENIZERS_PARALLELISM -u FORCE_COLOR -u NO_COLOR -u TTY_COMPATIBLE HF_HOME="$place/hf" \
   "$place/venv/bin/python" -W ignore - 2> "$place/stderr" << 'PYTHON' || { tail -5 "$place/stderr" >&2; exit 1; }
 import os

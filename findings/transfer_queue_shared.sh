@@ -4,8 +4,8 @@
 # `init` joins the first one's queue and ignores its own configuration; both put samples into `train` and
 # take the other's, and the first to end closes it. Pull request #115 of TransferQueue (merged) fixed the namespace.
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" TransferQueue==0.1.11 torch==2.13.0 tensordict==0.10.0 ray==2.60.0
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" TransferQueue==0.1.11 torch==2.13.0 tensordict==0.10.0 ray==2.60.0
 "$place/venv/bin/python" -W ignore - 2> "$place/stderr" << 'PYTHON' || { tail -5 "$place/stderr" >&2; exit 1; }
 import subprocess
 import sys

@@ -5,8 +5,8 @@
 # hold them. Nothing leaks while it runs. It matters for whoever looks for a leak of a server or a trainer: this
 # report is not one.
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" triton==3.9.0
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" triton==3.9.0
 "$place/venv/bin/python" - << 'PYTHON'
 import subprocess
 import sys

@@ -5,8 +5,8 @@
 # `GRPOTrainer._compute_loss`: `torch.clamp(coef_1, max=self.epsilon_high)`.
 # Adam hides the size, not that the ratio is gone.
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" trl==1.16.0 torch==2.13.0 transformers==5.10.4 datasets==5.2.0 accelerate==1.14.0
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" trl==1.16.0 torch==2.13.0 transformers==5.10.4 datasets==5.2.0 accelerate==1.14.0
 "$place/venv/bin/python" -W ignore - 2> "$place/stderr" << 'PYTHON' || { tail -5 "$place/stderr" >&2; exit 1; }
 import sys
 

@@ -4,8 +4,8 @@
 # the gradient changes by 50 to 294 % with the cut. Issues #7829, #7830 (open); the method's authors call it an
 # approximation (PRIME-RL/Entropy-Mechanism-of-RL#20). It matters wherever memory decides the micro-batch.
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0 cachetools==8.0.0 fastapi==0.136.3 uvicorn==0.51.0
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0 cachetools==8.0.0 fastapi==0.136.3 uvicorn==0.51.0
 "$place/venv/bin/python" -W ignore - 2> "$place/stderr" << 'PYTHON' || { tail -5 "$place/stderr" >&2; exit 1; }
 import sys
 from contextlib import nullcontext

@@ -5,8 +5,8 @@
 # The trainer with `use_v1=false` pads to the budget, so there null was the constant. verl's DPPO example
 # leaves it null, too. Issue #3741 (open).
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0
 "$place/venv/bin/python" -W ignore - 2> "$place/stderr" << 'PYTHON' || { tail -5 "$place/stderr" >&2; exit 1; }
 import sys
 import torch

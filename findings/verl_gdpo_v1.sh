@@ -4,8 +4,8 @@
 # looks for prompts and single rewards in what only the older trainer passes. Pull request #7473 (open) passes a part.
 # It matters since a whole batch is generated before the error.
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0 cachetools==8.0.0 fastapi==0.136.3 uvicorn==0.51.0 TransferQueue==0.1.11
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0 cachetools==8.0.0 fastapi==0.136.3 uvicorn==0.51.0 TransferQueue==0.1.11
 "$place/venv/bin/python" -W ignore - 2> "$place/stderr" << 'PYTHON' || { tail -5 "$place/stderr" >&2; exit 1; }
 import sys
 from types import SimpleNamespace

@@ -5,8 +5,8 @@
 # `core_algos.py`, `compute_grpo_outcome_advantage`: -0.056 at 0.9 and 0.86 at 100.1 for groups of 8 and 16 on one machine.
 # Groups that should teach nothing push all their responses up or down. With rewards of 0 and 1 it does not happen.
 set -euo pipefail
-# shellcheck source=findings/venv.sh
-source "$(dirname "$0")/venv.sh" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0
+# shellcheck source=findings/venv.bash
+source "$(dirname "$0")/venv.bash" verl==0.9.1 torch==2.13.0 tensordict==0.10.0 transformers==5.10.4 ray==2.60.0
 "$place/venv/bin/python" -W ignore - 2> "$place/stderr" << 'PYTHON' || { tail -5 "$place/stderr" >&2; exit 1; }
 import sys
 

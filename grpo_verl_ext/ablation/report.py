@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -49,8 +49,8 @@ class Report:
 
     def __post_init__(self) -> None:
         shown, (base, *variants) = self.results.settings.shown, self.results.variants
-        control = self.results.control or control_of(self.results.settings)
-        self.results = replace(self.results, control=control)
+        if self.results.control is None:
+            self.results.control = control_of(self.results.settings)
         self.checks, self.verdicts = self.judged or judge(self.results)
         self.missing = _missing(self.results)
         """Metrics that no run has, or that end before the last step; a report begins with them."""
