@@ -8,11 +8,10 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from copy import deepcopy
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -23,6 +22,7 @@ from grpo_verl_ext.catalogue import PRESETS, STATISTIC_ENGINES, loss_of, wiring
 from grpo_verl_ext.catalogue.requires import OUR_MODES, runs_v1
 from grpo_verl_ext.preflight import values
 from grpo_verl_ext.proof import differing, verls_defaults
+from grpo_verl_ext.proof.gradient import changed
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.console import make_console
@@ -66,11 +66,8 @@ def _by_verl(config: DictConfig) -> Iterator[Finding]:
     """Yield what verl's validation says, which in a training follows our checks, and its trainer's start."""
     verls: object = getattr(validate_config, "__wrapped__", validate_config)
     assert callable(verls)
-    copy = deepcopy(config)
-    with open_dict(copy):
-        for key in _LORA_RANKS:  # for which verl imports vLLM, which may be missing
-            if OmegaConf.select(copy, key):
-                OmegaConf.update(copy, key, 0)
+    # For them verl imports vLLM, which may be missing.
+    copy = changed(config, {key: 0 for key in _LORA_RANKS if OmegaConf.select(config, key)})
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Disabled critic")  # as every algorithm but PPO does

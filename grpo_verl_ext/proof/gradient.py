@@ -7,7 +7,7 @@ needed.
 
 from __future__ import annotations
 
-import copy
+import pickle
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ _BOUNDS = (*(f"{ACTOR}.{name}" for name in CLIPS), f"{POLICY_LOSS}.off_policy_ma
 
 def changed(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     """Return a copy with other values of some keys, and without those whose value is ``...``."""
-    copied = copy.deepcopy(config)
+    copied: DictConfig = pickle.loads(pickle.dumps(config))  # in half the time of a deep copy
     with open_dict(copied):
         for key, value in values.items():
             section, _, name = key.rpartition(".")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -227,7 +228,7 @@ def unread(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     own = of_probe(config)
     trials = {key: changed(own, {key: value}) for key, value in _set_by(words, own, verls_defaults())}
     rollout = rollout_for(own, *trials.values())
-    found = _quietly(own, rollout)  # `judgements` reports why there is nothing
+    found = _quietly(own, rollout) if trials else None  # `judgements` reports why there is nothing
     for key, trial in trials.items() if found is not None else ():
         without = None if setting(trial, key) == setting(own, key) else _quietly(trial, rollout)
         if found is not None and without is not None and not _distance(found, without):
@@ -258,10 +259,10 @@ def _set_by(
 def presets_on_this_verl() -> Iterator[tuple[str, float]]:
     """Yield each preset, and how far its gradient by this verl is from its record's; NaN if that is none."""
     for name, preset in PRESETS.items():
-        config = changed(of_probe(verls_defaults()), preset.leaves)
+        config, away = changed(of_probe(verls_defaults()), preset.leaves), math.inf
         rollout = rollout_for(config)
-        found, away = _quietly(config, rollout), math.inf
-        if found is not None:
-            promise = _weights(Training(config), rollout, ALGORITHMS[name])
+        with suppress(Exception):
+            training = Training(config)
+            found, promise = _weights(training, rollout), _weights(training, rollout, ALGORITHMS[name])
             away = _distance(found, promise) if _are_right(promise) else math.nan
         yield name, away

@@ -1,6 +1,7 @@
 """Test that verl is as our classes and patches count on, where no number would show that it is not."""
 
 import ast
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -69,6 +70,7 @@ def known_to(cls: type) -> set[str]:
     return annotated | taken(cls, "self", ast.Store) if is_of(cls, (OURS, *THEIRS)) else annotated
 
 
+@functools.cache
 def taken(cls: type, owner: str, context: type[ast.expr_context] = ast.Load) -> set[str]:
     try:
         nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls))))

@@ -1,13 +1,16 @@
-"""Remember how Hydra merges the files of packages: half of the time of a thousand tests' compositions.
+"""Remember how Hydra merges the files of packages, and how OmegaConf reads a ``${…}``.
 
-What a command line changes beside its choice of files is applied each time, and so is a file of a folder.
+Both make half of the time of a thousand tests' compositions. What a command line changes beside its choice of
+files is applied each time, and so is a file of a folder.
 """
 
-import copy
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import omegaconf.base
 import pytest
 from hydra._internal import config_loader_impl, defaults_list
 from omegaconf import DictConfig
@@ -18,7 +21,7 @@ def remembered_compositions() -> Iterator[None]:
     loader = config_loader_impl.ConfigLoaderImpl
     listed, merged = config_loader_impl.create_defaults_list, loader._compose_config_from_defaults_list
     lists: dict[Any, defaults_list.DefaultsList] = {}
-    configs: dict[Any, DictConfig] = {}
+    configs: dict[Any, bytes] = {}
 
     def create(repo: Any, config_name: str, overrides_list: list[Any], **more: bool) -> Any:
         asked = defaults_list.Overrides(repo=repo, overrides_list=overrides_list)
@@ -35,12 +38,13 @@ def remembered_compositions() -> Iterator[None]:
             return merged(self, defaults, repo)
         key = (str(repo.get_sources()), str(defaults))
         if key not in configs:
-            configs[key] = merged(self, defaults, repo)
-        return copy.deepcopy(configs[key])
+            configs[key] = pickle.dumps(merged(self, defaults, repo))
+        return pickle.loads(configs[key])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(config_loader_impl, "create_defaults_list", create)
         patch.setattr(loader, "_compose_config_from_defaults_list", compose)
+        patch.setattr(omegaconf.base, "parse", cache(omegaconf.base.parse))
         yield
 
 

@@ -106,7 +106,8 @@ def test_the_actor_of_a_preset_is_what_verls_dataclass_accepts() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_verls_reward_worker_can_be_built_at_any_budget(algorithm: str) -> None:
     whole = composed([f"+algo={algorithm}", "actor_rollout_ref.rollout.name=vllm"])
-    for budget, buffer in BUFFER.items():
+    budgets = BUFFER if algorithm in OVERLONG else {512: 0}  # which the others do not read
+    for budget, buffer in budgets.items():
         config = copy.deepcopy(whole)
         config.data.max_response_length = budget
         OmegaConf.resolve(config)  # as verl's TaskRunner does

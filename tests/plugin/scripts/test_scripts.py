@@ -24,7 +24,7 @@ ESTIMATORS = {
 }
 NAMED_ALONE = [algo for algo in ESTIMATORS if algo != "gdpo"]
 """Presets that need no more than their name, and no reward function with several rewards."""
-# MATH has another budget, which these read.
+# Of the tasks after the first, which have other budgets, that these read.
 RANK = {algo: [] if algo in ("dapo", "dr_grpo", "ppo") else [pytest.mark.ci] for algo in NAMED_ALONE}
 TRAININGS = [
     *(("gsm8k", algo) for algo in NAMED_ALONE),
@@ -51,9 +51,9 @@ class TestTrainings:
         monkeypatch.setenv("VERL_PLATFORM", "nvidia")  # as on a machine with GPUs
         config = configured(started(f"{task}.sh", ALGO=algo, **files, N_GPUS="8", N_NODES="2"))
         assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
+        assert list(preflight.findings(config)) == []
         for gpus, nodes in [(8, 2), (1, 1)]:
             config.trainer.update(n_gpus_per_node=gpus, nnodes=nodes)
-            assert list(preflight.findings(config)) == []
             validate_config(config, need_reference_policy(config), need_critic(config))
             assert_that_verls_workers_would_accept(config, ranks=gpus * nodes)
         actor, reward = config.actor_rollout_ref.actor, config.reward
@@ -70,7 +70,7 @@ class TestTrainings:
         function = reward.custom_reward_function
         assert (function.path, function.name) == (steps, "compute_score")
 
-    @pytest.mark.parametrize("algo", NAMED_ALONE)
+    @pytest.mark.parametrize("algo", [pytest.param(algo, marks=RANK[algo]) for algo in NAMED_ALONE])
     def test_verl_accepts_the_embedded_task_on_one_gpu(
         self, algo: str, started: Started, embedded: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
