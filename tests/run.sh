@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Run lint, format, types, layers, the documentation site, then the tests.
+# Run lint, format, types and layers, then the tests.
 #
 #   bash tests/run.sh                       what a change needs; of the trainings only GVPO on two ranks
-#   bash tests/run.sh --ci                  what CI runs: also other trainings, clusters and kills
+#   bash tests/run.sh --ci                  what CI runs: also the site, other trainings, clusters and kills
 #   bash tests/run.sh --long                all: also more trainings, kills, seeds and examples
 #   bash tests/run.sh [pytest arguments]    only those tests; e.g. -m "not e2e": no training
 set -euo pipefail
@@ -27,7 +27,9 @@ if ! (($#)) || [[ $1 == --ci || $1 == --long ]]; then
 fi
 pre-commit run --all-files --show-diff-on-failure &
 lint=$!
-sphinx-build -W --keep-going -q docs build/site
+if (($#)) && [[ -n ${start-} ]]; then
+  sphinx-build -W --keep-going -q docs build/site
+fi
 wait "$lint"
 
 parallel=(python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20)
@@ -46,6 +48,5 @@ else
   else
     # Its one training waits for much, beside which the other tests go on.
     "${parallel[@]}" --numprocesses 3
-    "${parallel[@]}" examples/teacher/tests
   fi
 fi

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -218,10 +218,12 @@ class Rollout:
         return value, torch.stack(gradients)
 
 
-def _jagged(values: Tensor, lengths: Iterable[int]) -> Tensor:
+def _jagged(values: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the beginnings of rows as a nested tensor."""
-    rows = [row[:length] for row, length in zip(values, lengths, strict=True)]
-    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    ends = torch.tensor(lengths)
+    given = torch.arange(values.shape[1]) < ends.unsqueeze(-1)
+    offsets = pad(ends.cumsum(0), (1, 0))
+    return torch.nested.nested_tensor_from_jagged(values[given], offsets, max_seqlen=max(lengths))
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:

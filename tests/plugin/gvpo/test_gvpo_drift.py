@@ -245,7 +245,8 @@ def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
     assert largest(sums.values()) <= 1e-6, sums
 
 
-@pytest.mark.parametrize("dp_size", SIZES)
+@pytest.mark.ci
+@pytest.mark.parametrize("dp_size", [1, 2, 4])
 def test_old_log_probs_of_another_policy(
     dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +434,7 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
         return trained(tmp_path_factory.mktemp("one"), monkeypatch, 1, variants)
 
 
+@pytest.mark.ci
 def test_without_the_drift_only_the_first_update_is_exact(
     one_rank: dict[Any, Any], expected: dict[str, Any]
 ) -> None:
@@ -443,6 +445,7 @@ def test_without_the_drift_only_the_first_update_is_exact(
     assert 1e-4 < largest(result["metrics"]["actor/gvpo_weight_sum"]) < math.inf, "and the metric shows it"
 
 
+@pytest.mark.ci
 def test_a_loss_that_does_not_look_at_groups_is_verls_own(one_rank: dict[Any, Any]) -> None:
     """Same mini-batches, our worker and verl's: the same gradients.
 
