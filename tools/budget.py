@@ -19,14 +19,14 @@ from statistics import median
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 17865,
+    "lines of the package": 17864,
     "modules": 131,
     "longest function": 45,
     "functions per 1,000 lines": 40,
     "public names per 1,000 lines": 33,
     "names in two or more modules": 7,
     "algorithms' names as strings": 0,
-    "lines of tests": 25773,
+    "lines of tests": 25764,
     "lines of benchmarks": 1776,
     "tracked tree, MB": 10.1,
     "hand-written words in docs": 10924,

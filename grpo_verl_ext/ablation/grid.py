@@ -227,5 +227,4 @@ class Beginning(Document):
 def read_beginnings(folder: Path) -> list[Beginning]:
     """Read what `keep_grid` noted beside the folder, the first beginning first."""
     file = Path(f"{folder.resolve()}.beginnings.json")
-    what = "a list of when the grid was begun"
-    return read_if_there(file, list[Beginning], AblationError, what) or []
+    return read_if_there(file, list[Beginning], AblationError, "a list of when the grid was begun") or []

@@ -6,6 +6,7 @@ A path that is missing here is a warning: on a cluster perhaps only the workers 
 import importlib.util
 import os
 import platform as host
+import shutil
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.metadata import distributions
@@ -35,9 +36,7 @@ _FILES = (".parquet", ".json", ".jsonl", ".py")
 
 _LOGGER = "trainer.logger"
 _NAMED_ALIKE = ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio", "rl_insight")
-_TRACKERS = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"} | {
-    name: name for name in _NAMED_ALIKE
-}
+_TRACKERS = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"} | {x: x for x in _NAMED_ALIKE}
 """Values of ``trainer.logger`` → the module that verl's ``Tracking`` imports for them."""
 
 
@@ -128,6 +127,9 @@ def _advise_packages(config: DictConfig) -> Iterator[Problem]:
     elif importlib.util.find_spec("vllm") is None:
         fix = "pip install '.[cpu]', in a checkout of grpo_verl_ext" if on_cpu else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
+    elif on_cpu and shutil.which(os.environ.get("CXX", "g++")) is None:
+        why = "vLLM's CPU build compiles when it starts, and there is no C++ compiler here"
+        yield Problem(key, "vllm", why=why, fix="apt-get install g++, or CXX=<one> in front of the command")
     elif not on_cpu and not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items():
         # Where nothing chooses a platform, vLLM's CPU build takes its kernels for AVX-512.
         lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()

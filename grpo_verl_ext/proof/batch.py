@@ -221,9 +221,8 @@ class Rollout:
 def _jagged(values: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the beginnings of rows as a nested tensor."""
     ends = torch.tensor(lengths)
-    given = torch.arange(values.shape[1]) < ends.unsqueeze(-1)
-    offsets = pad(ends.cumsum(0), (1, 0))
-    return torch.nested.nested_tensor_from_jagged(values[given], offsets, max_seqlen=max(lengths))
+    x = values[torch.arange(values.shape[1]) < ends.unsqueeze(-1)]
+    return torch.nested.nested_tensor_from_jagged(x, pad(ends.cumsum(0), (1, 0)), max_seqlen=max(lengths))
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:

@@ -100,7 +100,6 @@ class Training:
         Both are as KL in the reward and rollout correction leave them.
         """
         correction = self.algorithm.get("rollout_correction")
-        is_recorded = setting(self.config, f"{ROLLOUT}.calculate_log_probs")
         if setting(self.config, keys.BYPASS):
             rollout, correction = replace(rollout, old_log_prob=rollout.rollout_log_prob), None
         columns = {
@@ -124,7 +123,7 @@ class Training:
         if self.algorithm.use_kl_in_reward:
             controller = get_kl_controller(self.algorithm.kl_ctrl)
             data, _ = apply_kl_penalty(data, kl_ctrl=controller, kl_penalty=self.algorithm.kl_penalty)
-        if correction is not None and is_recorded:
+        if correction is not None and setting(self.config, f"{ROLLOUT}.calculate_log_probs"):
             data, _ = compute_rollout_correction_and_add_to_batch(data, correction)
         mask, weights = data.batch["response_mask"].long(), data.batch.get("rollout_is_weights")
         return replace(rollout, response_mask=mask, rollout_is_weights=weights), data

@@ -309,28 +309,6 @@ def literal(node: ast.JoinedStr | ast.Constant) -> str:
     return "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
 
 
-# Adding an algorithm
-
-NEW_ALGORITHM = ROOT / "docs/new_algorithm.md"
-OF_VERL = {"gae", "vanilla"}
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_each_algorithm_is_where_the_page_sends_the_author_of_the_next(name: str) -> None:
-    """Record, preset and page under its name; estimator and loss in the tests that the page links to."""
-    places = re.findall(r"^\| `([\w/.]+/)NAME(\.\w+)`", NEW_ALGORITHM.read_text(encoding="utf-8"), re.M)
-    (records, _), *beside = places
-    assert any(f'"{name}"' in file.read_text(encoding="utf-8") for file in (ROOT / records).glob("*.py"))
-    assert all((ROOT / f"{folder}{name}{end}").is_file() for folder, end in beside)
-    config = composed([f"+algo={name}"])
-    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss.loss_mode
-    linked = {(NEW_ALGORITHM.parent / target).resolve() for target, _ in links(NEW_ALGORITHM)}
-    record = catalogue.ALGORITHMS[name]
-    assert (record.estimator.name, record.loss.name) == (estimator, loss)
-    tests = "".join(file.read_text(encoding="utf-8") for file in linked if file.name.startswith("test_"))
-    assert [each for each in {estimator, loss} - OF_VERL if not re.search(rf"\b{each}\b", tests)] == []
-
-
 def test_the_presets_are_the_pages() -> None:
     presets = (ROOT / "grpo_verl_ext/config/algo").glob("*.yaml")
     assert sorted(preset.stem for preset in presets) == ALGORITHMS

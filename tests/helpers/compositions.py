@@ -1,7 +1,6 @@
-"""Remember how Hydra merges the files of packages, and how OmegaConf reads a ``${…}``.
+"""Remember how Hydra merges the files of packages, and what a ``${…}`` says: half of a composition's time.
 
-Both make half of the time of a thousand tests' compositions. What a command line changes beside its choice of
-files is applied each time, and so is a file of a folder.
+What a command line changes beside its choice of files is applied each time, and so is a file of a folder.
 """
 
 import pickle

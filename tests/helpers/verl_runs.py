@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,10 @@ from grpo_verl_ext.runs.metrics import Metrics, read_metrics
 @pytest.fixture(scope="session", autouse=True)
 def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """In the cache folder TRAININGS_CACHE, or made once in one that the processes of a session share."""
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("there is no C++ compiler, which vLLM's CPU build needs to start: apt-get install g++")
+    if (free := psutil.virtual_memory().available / 2**30) < 6:
+        pytest.skip(f"a training takes 5 GiB of memory, and {free:.1f} are free here")
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with pytest.MonkeyPatch.context() as patch:

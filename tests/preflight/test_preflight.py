@@ -174,6 +174,13 @@ def test_a_missing_vllm(config: Config, monkeypatch: pytest.MonkeyPatch) -> None
     assert message.endswith("rollout.name is vllm, but vLLM is not installed here. Type: pip install vllm")
 
 
+def test_a_missing_compiler(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    (message,) = advice(config(trainer__use_v1=False, trainer__device="cpu"), "packages")
+    assert "there is no C++ compiler here. Type: apt-get install g++, or CXX=" in message
+
+
 def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config()
     monkeypatch.setattr(
