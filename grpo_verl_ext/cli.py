@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
-from grpo_verl_ext.utils.console import interruptible, make_console, one_message
+from grpo_verl_ext.utils.console import interruptible, one_message
 from grpo_verl_ext.utils.left import LEFT
 
 
@@ -61,7 +61,6 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.
 _ConfigFile = Annotated[Path, typer.Argument(help="Read this file: examples/iterate_chain_sum.yaml.")]
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
-_Force = Annotated[bool, typer.Option("--force", help="Make it again, and move the old folder aside.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 
 
@@ -289,7 +288,9 @@ def _ablate_report(
 def _prepare_task(
     context: typer.Context,
     seed: Annotated[int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")] = 1,
-    force: _Force = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Make it again, and move the old one aside.")
+    ] = False,
 ) -> None:
     # torch takes seconds to import, and `--help` must not
     from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
@@ -302,24 +303,3 @@ for _name in TASKS:
     _prepare.command(_name, help="Make this embedded task's data, tokenizer and warm-started model.")(
         _prepare_task
     )
-
-
-@_prepare.command("gsm8k_tags")
-def _prepare_gsm8k_tags(
-    source: Annotated[
-        Path,
-        typer.Option(help="Read train and test from this folder, .jsonl or .parquet; nothing is fetched."),
-    ],
-    *,
-    folder: Annotated[
-        Path | None, typer.Option(help="Write into this folder instead of the cache folder.")
-    ] = None,
-    force: _Force = False,
-) -> None:
-    """Write GSM8K's problems with a system prompt that asks for the tags."""
-    from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
-
-    with one_message("gsm8k_tags"):
-        outcome = prepare_gsm8k_tags(source, folder, force=force)
-    words = "{train} training and {test} test prompts".format(**outcome.manifest["found"])
-    make_console().print(outcome.words(words))

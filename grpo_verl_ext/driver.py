@@ -141,14 +141,19 @@ def _settle_ray(config: DictConfig) -> WhichRay:
 
 
 def _refuse_or_warn(config: DictConfig) -> None:
-    """Print the warnings and exit with the first error, which only a replaced preset's warning precedes."""
+    """Print the warnings and exit with the first error, or note in its folder what the training is.
+
+    Only a replaced preset's warning precedes an error.
+    """
     from grpo_verl_ext import preflight
+    from grpo_verl_ext.preflight.environment import note_training
 
     for found in preflight.findings(config):
         said = f"{found.problem} (silent with '++algorithm.grpo_ext.silence=[{found.check}]')"
         if found.severity is Severity.ERROR:
             sys.exit(f"grpo_verl_ext: {said}")
         say(f"warning: {said}")
+    note_training(config)
 
 
 def _set_variables(config: DictConfig) -> None:
@@ -163,7 +168,7 @@ def _set_variables(config: DictConfig) -> None:
         options = Options.from_config(config.algorithm)
     except SettingError as error:
         sys.exit(f"grpo_verl_ext: {error}")  # where the check that reports it is silenced
-    needed = ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
+    needed = ["rewards"] + ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
     variables = {PLATFORM_VARIABLE: "cpu"} if usage.asks_for_cpu(config) else {}
     variables[PATCHES_VARIABLE] = ",".join(needed)
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))

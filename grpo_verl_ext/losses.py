@@ -171,6 +171,7 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, gr
         return advantages
     assert isinstance(estimator, Estimator)
     assert group is not None
+    rewards = torch.as_tensor(rewards, device=mask.device)
     check_floating(rewards=rewards)
     # As in a training: their sums are fp32 or better.
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))

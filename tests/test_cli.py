@@ -34,7 +34,7 @@ def test_help_is_printed_without_importing_torch(interpreter: Python) -> None:
     assert finished.stdout.splitlines()[-1] == "[]"
 
 
-PREPARED = ("chain_sum", "chain_sum_mixed", "chain_sum_verbose", "gsm8k_tags")
+PREPARED = ("chain_sum", "chain_sum_mixed", "chain_sum_verbose")
 
 
 def test_the_commands() -> None:

@@ -78,7 +78,10 @@ BY_HAND: dict[str, tuple[float, dict[str, Any]]] = {
 def test_the_value_by_hand(name: str) -> None:
     expected, settings = BY_HAND[name]
     rewards = torch.tensor([1.0, 0.0])
-    loss, _ = getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, rewards=rewards, groups=["a", "a"], **settings)
+    settings |= {"groups": ["a", "a"]}
+    loss, _ = getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, rewards=rewards, **settings)
+    for same in ([1.0, 0.0], rewards.numpy()):
+        assert getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, rewards=same, **settings)[0] == loss
     assert loss.item() == pytest.approx(expected, abs=2e-6)
 
 

@@ -12,10 +12,8 @@ from email.message import Message
 from email.parser import Parser
 from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -189,16 +187,7 @@ def with_all_they_need(requirements: list[Requirement]) -> set[str]:
     return found
 
 
-def workflow(name: str) -> dict[str, dict[str, Any]]:
-    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())["jobs"]
-
-
-def test_githubs_workflow_runs_what_ci_runs() -> None:
-    steps = workflow("ci.yml")["test"]["steps"]
-    assert [step["run"] for step in steps if "run" in step] == ["bash .ci/run"]
-
-
-def test_the_wheel_is_tested_on_every_python_that_it_is_for(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_names_every_python_that_it_is_for(wheel: zipfile.ZipFile) -> None:
     classified = [
         text.rpartition(" ")[2]
         for text in metadata_of(wheel).get_all("Classifier", [])
@@ -206,15 +195,6 @@ def test_the_wheel_is_tested_on_every_python_that_it_is_for(wheel: zipfile.ZipFi
     ]
     allowed = SpecifierSet(metadata_of(wheel)["Requires-Python"])
     assert classified == [f"3.{minor}" for minor in range(30) if f"3.{minor}.5" in allowed]
-    for job in (workflow("ci.yml")["wheel"], workflow("release.yml")["test"]):
-        assert job["strategy"]["matrix"]["python"] == classified
-
-
-def test_nothing_is_published_that_was_not_tested() -> None:
-    jobs = workflow("release.yml")
-    assert (jobs["publish"]["needs"], jobs["test"]["needs"]) == ("test", "build")
-    assert jobs["publish"]["permissions"] == {"id-token": "write"}
-    assert [name for name, job in jobs.items() if "bash .ci/build" in str(job)] == ["build"]
 
 
 def test_the_gpu_stack_is_pinned_as_verl_pins_it() -> None:

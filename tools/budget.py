@@ -19,17 +19,17 @@ from statistics import median
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 17864,
-    "modules": 131,
+    "lines of the package": 17860,
+    "modules": 130,
     "longest function": 45,
     "functions per 1,000 lines": 40,
     "public names per 1,000 lines": 33,
     "names in two or more modules": 7,
     "algorithms' names as strings": 0,
-    "lines of tests": 25764,
+    "lines of tests": 25760,
     "lines of benchmarks": 1776,
     "tracked tree, MB": 10.1,
-    "hand-written words in docs": 10924,
+    "hand-written words in docs": 10917,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")

@@ -160,7 +160,8 @@ def token_loss(
     needed = () if statistic is None else (statistic,)
     own = (config,) if loss.keywords is None else ()
     keywords = {} if loss.keywords is None else loss.keywords(config)
-    of_tokens = loss.per_token(*tokens, *own, *needed, **keywords)
+    given = (torch.where(mask.bool(), each, 0) for each in tokens[:3])  # also of a NaN that is no token
+    of_tokens = loss.per_token(*given, mask, *own, *needed, **keywords)
     if of_tokens.shape != mask.shape:
         check_matrix(response_mask=mask)
         raise ValueError(

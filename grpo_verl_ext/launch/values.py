@@ -25,6 +25,7 @@ from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, composed
 
 _WIRING = (f"{SECTION}.preset", f"{ACTOR}.policy_loss._target_", f"{ACTOR}.policy_loss.max_response_length")
 """Keys of presets that say nothing of the algorithm."""
+_WEIGHTS = "reward.custom_reward_function.reward_kwargs.weights"
 _OF_EVERY_TRAINING = (
     MODEL,
     *(f"data.{name}" for name in ("train_batch_size", "max_prompt_length", "max_response_length")),
@@ -108,7 +109,8 @@ def shown(
     known = [key for key in own.leaves if key not in _WIRING]
     given = [key for key in map(key_of, overrides) if "." in key]
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
-    found = {key: setting(config, key) for key in (*known, *_OF_EVERY_TRAINING, *given)}
+    weights = [_WEIGHTS] if setting(config, _WEIGHTS) else []
+    found = {key: setting(config, key) for key in (*known, *_OF_EVERY_TRAINING, *weights, *given)}
     return {
         "preset": preset,
         "paper": ALGORITHMS[preset].paper,

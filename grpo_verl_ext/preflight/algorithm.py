@@ -95,12 +95,6 @@ def _check_preset(config: DictConfig) -> None:
     )
 
 
-def _advise_features(_config: DictConfig) -> Iterator[Problem]:
-    for name, why in features.FAILED.items():
-        seen = f"the feature {name} of another package could not be loaded: {why}"
-        yield Problem("", None, _MENDED, seen=seen)
-
-
 def _advise_preset(config: DictConfig) -> Iterator[Problem]:
     """Warn of a reward manager or a filter of prompts that is not the preset's, which no gradient shows."""
     name = str(written(config.algorithm).get("preset"))
@@ -241,7 +235,12 @@ ALGORITHM = features.Feature(
     },
     advice={
         "preset": _advise_preset,
-        "features": _advise_features,
+        "features": lambda _: (
+            Problem(
+                "", None, _MENDED, seen=f"the feature {name} of another package could not be loaded: {why}"
+            )
+            for name, why in features.FAILED.items()
+        ),
         "kl-gradient": _advise_kl_gradient,
         "batch-scale": _advise_batch_scale,
         "mini-batch": _advise_mini_batch,

@@ -4,28 +4,30 @@ A path that is missing here is a warning: on a cluster perhaps only the workers 
 """
 
 import importlib.util
+import json
 import os
-import platform as host
 import shutil
 from collections.abc import Iterator
 from difflib import get_close_matches
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
-import torch
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 
+from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum import prepared
-from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import MODEL, ROLLOUT, setting
+from grpo_verl_ext.utils.console import say
+from grpo_verl_ext.utils.documents import read_if_there
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
+from grpo_verl_ext.utils.files import sha256, write_whole
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import queue_missing, usage
-from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, VLLM_ENVIRONMENT, chosen_platform
-from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
+from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, chosen_platform
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import FIX, read_config
 
@@ -34,6 +36,9 @@ _LOCAL_PATHS = ("/", "~", "./", "../")
 _FILES = (".parquet", ".json", ".jsonl", ".py")
 """Ends of a file's name, unlike those of a model on a hub."""
 
+_FOLDER, _NOTE = "trainer.default_local_dir", "grpo_verl_ext.json"
+"""Folder of a training's checkpoints, and the file in it that says what they are trained by."""
+_PRESET = f"{SECTION}.preset"
 _LOGGER = "trainer.logger"
 _NAMED_ALIKE = ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio", "rl_insight")
 _TRACKERS = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"} | {x: x for x in _NAMED_ALIKE}
@@ -55,9 +60,54 @@ def _check_task(config: DictConfig) -> None:
             raise SettingError("task.folder", folder, seen=str(error)) from error
 
 
+def _trained_by(config: DictConfig) -> dict[str, str]:
+    """Return what tells the checkpoints of one training from another's: preset, its values, and data."""
+    preset, names = str(setting(config, _PRESET)), setting(config, "data.train_files", [])
+    own = PRESETS[preset].leaves if preset in PRESETS else {}
+    said = {key: as_typed(setting(config, key)) for key in (_PRESET, ESTIMATOR, LOSS, *own)}
+    files = [Path(os.path.expanduser(str(name))) for name in ([names] if isinstance(names, str) else names)]
+    return said | {
+        "data.train_files": ", ".join(sha256(each) if each.exists() else str(each) for each in files)
+    }
+
+
+def note_training(config: DictConfig) -> None:
+    """Write beside the checkpoints of a training what they are trained by, for `_check_folder`."""
+    folder = Path(str(setting(config, _FOLDER)))
+    if is_count(setting(config, "trainer.save_freq")) and not setting(config, "trainer.val_only"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / _NOTE, json.dumps(_trained_by(config), indent=1))
+        except OSError as error:
+            say(f"warning: another training in {folder} would not be noticed, for {error}")
+
+
+def _check_folder(config: DictConfig) -> None:
+    """Refuse to go on from the checkpoints of another training; verl would take over its weights and Adam."""
+    folder = Path(str(setting(config, _FOLDER)))
+    is_resumed = setting(config, "trainer.resume_mode") == "auto"
+    if not is_resumed or not (folder / "latest_checkpointed_iteration.txt").is_file():
+        return
+    try:
+        before = read_if_there(folder / _NOTE, dict[str, str], ValueError, "what a training was begun with")
+    except ValueError as error:
+        raise SettingError(_FOLDER, str(folder), seen=str(error)) from error
+    now = _trained_by(config) if before else {}
+    for key, value in (before or {}).items():
+        if value != now.get(key):
+            why = f"its checkpoints are another training's: {key} was {value}, and is {now.get(key)} here"
+            onward = f", or to go on from there: ++{SECTION}.silence=[folder]"
+            fix = Line(f"{_FOLDER}=<another folder>", more=onward)
+            raise SettingError(_FOLDER, str(folder), why=why, fix=fix)
+
+
 def _advise_files(config: DictConfig) -> Iterator[Problem]:
     """Warn of data, model and reward function that are missing or unreadable on this machine."""
     of_task = _prepared_folder(config)  # of which `_check_task` speaks
+    key, mode = "trainer.resume_from_path", setting(config, "trainer.resume_mode")
+    if (path := setting(config, key)) and mode in ("auto", "disable"):
+        why = f"verl does not read it with trainer.resume_mode={mode}"
+        yield Problem(key, path, Line("trainer.resume_mode=resume_path"), why)
     is_own = (config.data.get("custom_cls") or {}).get("path")
     files = [] if is_own else ["data.train_files", "data.val_files"]
     for key in (*files, "reward.custom_reward_function.path", MODEL):
@@ -105,13 +155,6 @@ def _check_device(config: DictConfig) -> None:
         raise SettingError("trainer.device", device, why=why, valid=valid, fix=fix)
 
 
-def _advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
-    """Warn of a version of verl before its release, on which nothing was tested."""
-    verl = which_verl()
-    if verl.is_untested_development:
-        yield Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
-
-
 def _advise_packages(config: DictConfig) -> Iterator[Problem]:
     """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
     yield from advise_loggers(config)
@@ -130,18 +173,6 @@ def _advise_packages(config: DictConfig) -> Iterator[Problem]:
     elif on_cpu and shutil.which(os.environ.get("CXX", "g++")) is None:
         why = "vLLM's CPU build compiles when it starts, and there is no C++ compiler here"
         yield Problem(key, "vllm", why=why, fix="apt-get install g++, or CXX=<one> in front of the command")
-    elif not on_cpu and not chosen_platform() and not VLLM_ENVIRONMENT.items() <= os.environ.items():
-        # Where nothing chooses a platform, vLLM's CPU build takes its kernels for AVX-512.
-        lacks_avx512 = host.machine() == "x86_64" and not torch.cpu._is_avx512_supported()
-        if not (lacks_avx512 and any(distributions(name=CPU_BUILD))):
-            return
-        why = (
-            f"vLLM is {CPU_BUILD} here, which verl finds only on the CPU platform (else it says: vllm "
-            "version None not supported); where something else answers for the name vllm, its processes die "
-            "of SIGILL (Illegal instruction), for this processor has no AVX-512"
-        )
-        fix = f"+platform=cpu, or {PLATFORM_VARIABLE}=nvidia in front of a command for another machine"
-        yield Problem(key, "vllm", why=why, fix=fix)
 
 
 def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Problem]:
@@ -180,6 +211,14 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
 
 
 ENVIRONMENT = Feature(
-    checks={"device": _check_device, "task": _check_task},
-    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": _advise_packages},
+    checks={"device": _check_device, "task": _check_task, "folder": _check_folder},
+    advice={
+        "files": _advise_files,
+        "verl-version": lambda _: (  # before its release, on which nothing was tested
+            Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
+            for verl in [which_verl()]
+            if verl.is_untested_development
+        ),
+        "packages": _advise_packages,
+    },
 )

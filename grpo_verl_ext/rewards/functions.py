@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,12 +16,9 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from grpo_verl_ext.rewards import steps
 from grpo_verl_ext.utils.files import module_file
 
-NUMBER = Real | np.bool_
-"""Type of a number that a reward function returns; truth counts, numpy's too."""
 LARGEST_SCORE = 1e15
 """An estimator cannot use larger rewards: their squares overflow fp32."""
 
@@ -71,6 +69,36 @@ def load_function(name: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]  # callable() does not tell the type
 
 
+def as_number(value: Any) -> float | None:
+    """Return a number as a float: truth, and one element of numpy or torch, too; None for all else."""
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
+    try:
+        return float(value) if isinstance(value, Real) else None
+    except OverflowError:
+        return math.inf
+
+
+def checked_result(result: Mapping[str, Any], function: str) -> dict[str, Any]:
+    """Return a reward manager's result with numbers of Python; ValueError: verl could not use it.
+
+    verl loses a response with another score, and its validation ends where a reported value is a list.
+    """
+    score, report = as_number(result["reward_score"]), dict(result.get("reward_extra_info") or {})
+    said = f"the reward function {function}"
+    if score is None or not math.isfinite(score):
+        found = result["reward_score"]
+        raise ValueError(f"{said} returned {found!r:.200} ({type(found).__name__}); valid is a finite number")
+    for key, value in report.items():
+        if isinstance(value, int | float | str | None) or key in steps.KEYS:
+            continue
+        if (found := as_number(value)) is None:
+            raise ValueError(f"{said} reports {key}={value!r:.200}; valid are numbers, and texts: str(…)")
+        report[key] = found
+    if "reward" in report:
+        raise ValueError(f"{said} reports 'reward', by which verl names the score; give it another name")
+    return {**result, "reward_score": score, "reward_extra_info": report}
+
+
 def call_function(name: str, **row: object) -> dict[str, float]:
     """Call the function with verl's arguments, and return its numbers: ``score`` in reward units, and others.
 
@@ -78,11 +106,8 @@ def call_function(name: str, **row: object) -> dict[str, float]:
     """
     returned = load_function(name)(**row)
     report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
-    rewards = {
-        key: float(value)
-        for key, value in report.items()
-        if isinstance(value, NUMBER) and abs(value) <= LARGEST_SCORE
-    }
+    numbers = {key: as_number(value) for key, value in report.items()}
+    rewards = {key: x for key, x in numbers.items() if x is not None and abs(x) <= LARGEST_SCORE}
     if "score" not in rewards or (report.get("acc") is not None and "acc" not in rewards):
         raise ValueError(
             f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "

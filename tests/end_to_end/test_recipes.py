@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gsm8k_tags import prepare_gsm8k_tags
 from reasoning_gym_data import GymSettings, prepare_reasoning_gym
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from verl_runs import Run, train
@@ -16,7 +17,6 @@ from verl_runs import Run, train
 from grpo_verl_ext.proof import largest
 from grpo_verl_ext.rewards.rules import TAGS, answer_of
 from grpo_verl_ext.tasks.folders import verl_row, write_rows
-from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -72,7 +72,8 @@ def test_gsm8k_with_tags(tmp_path: Path) -> None:
         (source / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     prepare_gsm8k_tags(source, tmp_path / "data", force=False)
 
-    run, rows = two_steps(task="gsm8k_tags", folder=tmp_path, algo="gvpo")
+    found = f"hydra.searchpath=[file://{TASKS}]"
+    run, rows = two_steps(found, task="gsm8k_tags", folder=tmp_path, algo="gvpo")
     form = [0.2 * sum(tag in row["output"] for tag in TAGS) for row in rows]
     # 2.0 for the ground truth to the letter, 1.5 for the number written differently.
     rest = [row["score"] - own for row, own in zip(rows, form, strict=True)]

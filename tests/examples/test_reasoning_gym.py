@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import date
@@ -233,21 +232,3 @@ def test_prepare_gives_the_same_bytes_whatever_the_hashes(
     assert first == second
     assert first["settings"]["config"] == {"max_note_length": 6}
     assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
-
-
-@pytest.mark.parametrize("word", ["max_terms", "max_terms=[3"])
-def test_an_option_that_cannot_be_read_is_named(
-    word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["gym.py", "--task", "gcd", f"--config={word}"])
-    with pytest.raises(SystemExit):
-        gym.main()
-    assert capsys.readouterr().err.startswith("reasoning_gym_data.py: --config ")
-
-
-def test_a_failing_child_says_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="a warning\nthe reason\n")
-    monkeypatch.setattr(gym.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(PreparedFolderError, match=r"^the reason$"):
-        gym.prepare_reasoning_gym(settings("gcd"), tmp_path / "folder", force=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["folder.lock"]

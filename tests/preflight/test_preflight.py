@@ -148,6 +148,45 @@ class TestFiles:
         assert advice(config(**changes), "files") == []
 
 
+class TestFolder:
+    """verl resumes whatever checkpoints it finds, with their learning rate."""
+
+    @pytest.fixture
+    def begun(self, config: Config, data: Path, tmp_path: Path) -> dict[str, object]:
+        """Changes that place a training into a folder with checkpoints."""
+        place: dict[str, object] = {
+            "trainer__default_local_dir": str(tmp_path / "runs"),
+            "trainer__save_freq": 5,
+            "data__train_files": str(data),
+        }
+        environment.note_training(config(**place))
+        (tmp_path / "runs" / "latest_checkpointed_iteration.txt").write_text("5")
+        return place
+
+    def test_the_same_training_goes_on_with_whatever_its_preset_leaves_alone(
+        self, config: Config, begun: dict[str, object]
+    ) -> None:
+        preflight.check_training(config(**begun, trainer__total_epochs=9))
+
+    def test_another_loss_or_other_data_are_refused_with_both_lines(
+        self, config: Config, begun: dict[str, object], data: Path
+    ) -> None:
+        message = refusal(config(**begun, algorithm__adv_estimator="rloo"))
+        assert "another training's: algorithm.adv_estimator was gae, and is rloo here" in message
+        assert "Type: 'trainer.default_local_dir=<another folder>', or to go on from there: ++" in message
+        pandas.DataFrame({"prompt": ["2+2=?"]}).to_parquet(data)
+        assert "another training's: data.train_files was " in refusal(config(**begun))
+        for passing in ({"trainer__resume_mode": "disable"}, {"algorithm__grpo_ext__silence": ["folder"]}):
+            preflight.check_training(config(**begun, **passing))
+
+    def test_a_note_that_is_not_one_is_named_and_left(
+        self, config: Config, begun: dict[str, object], tmp_path: Path
+    ) -> None:
+        (file := tmp_path / "runs" / "grpo_verl_ext.json").write_text("[")
+        assert f"{file} is not what a training was begun with" in refusal(config(**begun))
+        assert file.read_text() == "["
+
+
 class TestDevice:
     """Two ways to ask for a platform, and one platform."""
 

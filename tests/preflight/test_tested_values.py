@@ -120,7 +120,6 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("grpo_process", [f"{ROLLOUT}.agent.default_agent_loop=tool_agent"], "steps default_agent_loop", R),
     ("gdpo", [f"{MODE}=separate_async"], "several-rewards trainer_mode", R),
     ("gdpo", [FILTER], "several-rewards enable", W),
-    ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo use_pf_ppo", R),
     ("gspo", [f"{ACTOR}.clip_ratio_high=0.2"], "gspo clip_ratio_high", W),
     ("luspo", [f"{ACTOR}.clip_ratio_low=0.2"], "gspo clip_ratio_low", W),
     ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "dppo_kl clip_ratio_low", W),

@@ -47,7 +47,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_function_of_a_module_or_file_counts_by_its_weight_and_is_reported_by_name(package: Path) -> None:
     for name in ("mine_to_load.length", f"{package}:length"):
         result = compute_score("any", "four", "9", weights={"format": 1.0, name: 0.5})
-        assert result == {"score": 2.0, "acc": 0.0, "format": 0.0, "mine_to_load.length": 4.0}
+        assert result == {"score": 2.0, "format": 0.0, "mine_to_load.length": 4.0}
+
+
+@pytest.mark.usefixtures("package")
+def test_the_number_of_a_function_alone_is_the_accuracy_and_of_several_none_is_unless_by_our_rule() -> None:
+    """As verl's reward manager reports it; the rule would look for tags that a task need not have."""
+    row, says = {"returned": 0.5}, {"mine_to_load.says": 2.0}
+    assert compute_score("any", "9", "9", row, weights=says)["acc"] == 0.5
+    assert "acc" not in compute_score("any", "9", "9", row, weights=says | {"format": 1.0})
+    assert compute_score("any", RIGHT, "9", row, weights=says | {"correctness": 1.0})["acc"] == 1.0
 
 
 @pytest.mark.usefixtures("package")

@@ -26,7 +26,8 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.utils.padding import response_from_nested
 
 from grpo_verl_ext.algorithms import ragged
-from grpo_verl_ext.rewards.functions import NUMBER
+from grpo_verl_ext.rewards.functions import as_number
+from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL, SECTION
@@ -62,17 +63,28 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     estimate of the probability of a right answer.
     """
 
+    _has_lost = False
+
     def _init_dataloader(self) -> None:
         """Read the rows next to verl's data, so that a wrong one is named before models are loaded."""
         super()._init_dataloader()
         self.gold_rows = _read_rows(self.config)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """Run verl's step, then read what was reported, and measure."""
+        """Run verl's step, then count lost responses, read what was reported, and measure."""
         batch = super().step(metrics, timing_raw)
-        rows = nested(batch, "extra_fields")
+        rows, options = nested(batch, "extra_fields"), Options.from_config(self.config.algorithm)
         by_prompt = _reported_by_prompt(batch, are_responses(batch), rows)
         reports = list(chain.from_iterable(by_prompt.values()))
+        asked = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
+        lost, share = max(0, asked - len(reports)), options.lost_responses
+        metrics["training/lost_responses"] = lost
+        said = f"{lost} of {asked} responses of step {self.global_steps} are lost, for what the log says"
+        if share is not None and lost > share * asked:
+            raise RuntimeError(f"{said}; valid is a share of at most {share} ({SECTION}.lost_responses)")
+        if lost and not self._has_lost:
+            self._has_lost = True
+            say(f"warning: {said}; from now on the metric training/lost_responses counts them")
         groups = [_by_key(np.std, own) for own in by_prompt.values()]
         for name, found in (
             ("training_reward", _by_key(fmean, reports)),
@@ -80,8 +92,7 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             ("training_reward_group_std", _by_key(fmean, groups)),
         ):
             metrics.update({f"{name}/{key}": value for key, value in found.items()})
-        options = Options.from_config(self.config.algorithm).gold_responses
-        if options is None or self.global_steps % options.freq:
+        if options.gold_responses is None or self.global_steps % options.gold_responses.freq:
             return batch
         with marked_timer("gold_response", timing_raw):
             probability, log_prob = self._measure_gold_rows()
@@ -123,8 +134,8 @@ def _by_key(statistic: Callable[[Sequence[float]], Any], reports: Iterable[_Repo
     values: dict[str, list[float]] = {}
     for report in reports:
         for key, value in report.items():
-            if isinstance(value, NUMBER):
-                values.setdefault(key, []).append(float(value))
+            if (found := as_number(value)) is not None:
+                values.setdefault(key, []).append(found)
     return {key: float(statistic(own)) for key, own in values.items()}
 
 
@@ -166,31 +177,13 @@ def _read_rows(config: DictConfig) -> list[_Row]:
             raise SettingError(key, options.response_key, why=why, valid="a text in every row", fix=fix)
         prompt = normalize_token_ids(apply_chat_template(model.tokenizer, row["raw_prompt"], **template))
         response = model.tokenizer.encode(wanted, add_special_tokens=False)
-        rows.append(_fields(prompt, [*response, *([] if end is None else [end])]))
+        prompts, responses = torch.tensor(prompt), torch.tensor([*response, *([] if end is None else [end])])
+        input_ids, mask = torch.cat([prompts, responses]), torch.ones_like(responses)
+        # The fields that verl's agent loop stores of a response and the actor reads.
+        fields = {"prompts": prompts, "responses": responses, "response_mask": mask, "loss_mask": mask}
+        fields |= {"input_ids": input_ids, "position_ids": torch.arange(len(input_ids))}
+        rows.append({**fields, "multi_modal_inputs": {}})
     if not rows:
         key, why = f"{_SECTION}.files", "there is no row to measure"
         raise SettingError(key, ", ".join(files), why=why, fix=f"{key}=<another file>")
-    for name in ("prompt", "response"):
-        lengths, budget = [len(row[f"{name}s"]) for row in rows], config.data[f"max_{name}_length"]
-        for number, length in enumerate(lengths):
-            if length > budget:
-                key, longest = f"data.max_{name}_length", max(lengths)
-                why = f"row {number} of {_SECTION}.files has a {name} of {length} tokens"
-                fix = Line(f"{key}={longest}", more=f", or ~{_SECTION}")
-                raise SettingError(key, budget, why=why, valid=f"at least {longest}", fix=fix)
     return rows
-
-
-def _fields(prompt_ids: list[int], response_ids: list[int]) -> _Row:
-    """Return the fields that verl's agent loop stores of a response and the actor reads."""
-    prompts, responses = torch.tensor(prompt_ids), torch.tensor(response_ids)
-    input_ids, mask = torch.cat([prompts, responses]), torch.ones_like(responses)
-    return {
-        "prompts": prompts,
-        "responses": responses,
-        "response_mask": mask,
-        "loss_mask": mask,
-        "input_ids": input_ids,
-        "position_ids": torch.arange(len(input_ids)),
-        "multi_modal_inputs": {},
-    }

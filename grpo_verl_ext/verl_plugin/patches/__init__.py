@@ -50,6 +50,11 @@ PATCHES: Mapping[str, _Patch] = {
         watchdog.patch_trainer,
         "a training whose agent loop or reward process dies waits forever",
     ),
+    "rewards": _Patch(
+        "verl.experimental.reward_loop.reward_loop",
+        watchdog.patch_reward_worker,
+        "a training goes on without the responses for which its reward function fails",
+    ),
     "engine_death": _Patch(
         "verl.workers.rollout.vllm_rollout.vllm_async_server",
         watchdog.patch_vllm_server,

@@ -1,10 +1,13 @@
-"""Stop a training when a Ray actor or vLLM engine has died, or a reward model failed.
+"""Stop a training when a Ray actor or vLLM engine has died, or a reward function failed.
 
 **Actors.** Patch of ``PPOTrainer.fit``, where verl has no hook. verl does not restart actors, and where their
 answer would come through TransferQueue, as the responses of an agent loop's worker do, it waits forever.
 While ``fit`` runs, a thread asks Ray which of the training's actors have died. If verl has not raised by
 itself `_VERL_SECONDS` later, ``fit`` raises `LostActorError`. What a process has reported
 (`wire.report_failure`) is raised likewise: verl would train on the other responses.
+
+**Rewards.** Patch of ``RewardLoopWorker.compute_score``, where verl has no hook. verl logs what a reward
+function raises, and trains on the other responses; likewise with one that returns a number of numpy.
 
 **Engines.** Patch of ``vLLMHttpServer.run_server``, where verl has no hook. Other than vLLM's own, verl's
 server survives its engine, fails every request, and the next update of the weights waits forever. The end of
@@ -26,11 +29,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from grpo_verl_ext.rewards.functions import checked_result
 from grpo_verl_ext.utils.console import say
+from grpo_verl_ext.utils.keys import written
 from grpo_verl_ext.verl_plugin import wire
 
 _LOOK_SECONDS = 5.0
 """Between two questions to Ray, and between two looks of a server at its engine."""
+_REFILLS = 10
+"""Batches of prompts drawn for one step beside its own, at which the filter of groups is named."""
 _VERL_SECONDS = 30.0
 """Seconds for verl to raise its own error, which says more, and to end."""
 
@@ -46,8 +53,25 @@ class LostActorError(RuntimeError):
 
 
 def patch_trainer(trainer_base: Any) -> None:
-    """Watch the training's actors while ``fit`` runs."""
-    trainer_base.PPOTrainer.fit = watched()(trainer_base.PPOTrainer.fit)
+    """Watch the training's actors while ``fit`` runs, and say where a filter keeps no group."""
+    trainer = trainer_base.PPOTrainer
+    trainer.fit, refill = watched()(trainer.fit), trainer._add_prompts_to_generate
+
+    @functools.wraps(refill)
+    def counted(self: Any, num_prompts: int) -> Any:
+        step, before = getattr(self, "grpo_ext_refilled", (None, 0))
+        refilled = num_prompts + before * (step == self.global_steps)
+        self.grpo_ext_refilled = (self.global_steps, refilled)
+        key, groups = "algorithm.filter_groups.metric", self.config.algorithm.get("filter_groups")
+        many = _REFILLS * self.config.data.train_batch_size
+        if groups and groups.enable and refilled - num_prompts < many <= refilled:
+            say(
+                f"warning: step {self.global_steps} has drawn {refilled} prompts in place of those whose "
+                f"responses are equal in {key}={groups.metric}, and draws on. Type: {key}=<another>"
+            )
+        return refill(self, num_prompts)
+
+    trainer._add_prompts_to_generate = counted
 
 
 @contextmanager
@@ -144,6 +168,27 @@ def _lost_actors() -> dict[str, str]:
                 f"{actor['Address']['IPAddress']}) died: {cause.error_message}"
             )
     return lost
+
+
+def patch_reward_worker(reward_loop: Any) -> None:
+    """Make numbers of what a reward function returns, and report what it raises."""
+    original = reward_loop.RewardLoopWorker.compute_score
+
+    @functools.wraps(original)
+    async def compute_score(self: Any, data: Any) -> dict[str, Any]:
+        reward = self.config.reward
+        function = reward.custom_reward_function.path or reward.reward_manager.name
+        try:
+            return checked_result(await original(self, data), function)
+        except Exception as error:
+            of_server = (ConnectionError, TimeoutError, reward_loop.aiohttp.ClientError)
+            is_servers = reward.reward_model.enable and isinstance(error, of_server)
+            if not is_servers and written(self.config.algorithm).get("lost_responses") is None:
+                kind = type(error).__name__
+                wire.report_failure(RuntimeError(f"the reward function {function} raised {kind}: {error}"))
+            raise
+
+    reward_loop.RewardLoopWorker.compute_score = compute_score
 
 
 def patch_vllm_server(vllm_async_server: Any) -> None:

@@ -1,14 +1,12 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
-import ast
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Off, Trainer, refused
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Off, Trainer, refused, runs_v1
 from grpo_verl_ext.catalogue.verls import (
     KL_IN_REWARD,
     OVERLONG_MANAGER,
@@ -66,28 +64,6 @@ def _check_rewards(config: DictConfig) -> None:
         except ValueError as error:
             if not isinstance(error.__cause__, ImportError):
                 raise SettingError(f"{_ARGUMENTS}.weights", weights, seen=str(error)) from error
-
-
-def _check_reward_arguments(config: DictConfig) -> None:
-    """Refuse a function that cannot take ``reward_kwargs``, perhaps a task's; verl would only log the error.
-
-    Its file is read and not run. Nothing is said of a name that the file mentions again, or may import.
-    """
-    reward = config.reward.custom_reward_function
-    file, name = Path(str(reward.path or "").removeprefix("file://")).expanduser(), str(reward.name)
-    try:
-        read = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
-    said = [getattr(node, each, None) for node in ast.walk(read) for each in ("name", "asname", "id")]
-    for each in read.body if said.count(name) == 1 and "*" not in said else ():
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
-            taken = {argument.arg for argument in (*each.args.args, *each.args.kwonlyargs)}
-            unknown = [key for key in setting(config, _ARGUMENTS, {}) if key not in taken]
-            if unknown and each.args.kwarg is None and not each.decorator_list:
-                why = f"{name} in {file} has no parameter {unknown[0]}"
-                fix = Line(f"~{_ARGUMENTS}", more=f", or let the parameters of {name} end with **_")
-                raise SettingError(_ARGUMENTS, unknown, why=why, fix=fix)
 
 
 def _check_reward_model(config: DictConfig) -> None:
@@ -152,6 +128,9 @@ def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
 def _check_dynamic_sampling(config: DictConfig) -> None:
     """Refuse dynamic sampling by a number that our reward function does not report; verl would end later."""
     metric, names = setting(config, _METRIC), None
+    if setting(config, _FILTER) and runs_v1(config) and str(metric).startswith("seq_"):
+        why = "verl's v1 trainers look for it among the numbers of the reward function"
+        raise SettingError(_METRIC, metric, why=why, valid=_SHAPED[:2], fix=Line(f"{_METRIC}={_SHAPED[0]}"))
     if setting(config, _FILTER) and setting(config, _MANAGER) in ("naive", OVERLONG_MANAGER):
         names = weighted_sum.reported_names(config.reward.custom_reward_function)
     of_manager = (_SHAPED[0], *(("overlong", "overlong_reward") if overlong_punishment(config) else ()))
@@ -186,12 +165,12 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
             yield Problem(key, value, Line(f"{key}=${{data.max_response_length}}"), f"{why}for truncated")
     # a response that the context cuts off before its budget is not known to be truncated
     given, data = setting(config, f"{ROLLOUT}.max_model_len"), config.data
-    shape = model_shape(setting(config, MODEL)) if len(told) > 1 and given is None else None
+    shape = model_shape(setting(config, MODEL)) if given is None else None
     context = given if shape is None else shape.positions
-    if len(told) > 1 and context is not None and context < data.max_prompt_length + data.max_response_length:
+    if context is not None and context < data.max_prompt_length + data.max_response_length:
         key, room = "data.max_response_length", context - data.max_prompt_length
         why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
-        why += "prompt is cut off before its budget, by which punishment and masking know a truncated one"
+        why += "prompt is cut off before its budget, by which alone a truncated one is known, and counted"
         valid = f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}"
         longer = f", or {ROLLOUT}.max_model_len={data.max_prompt_length + budget}" if given else ""
         fix = Line(f"{key}={room}", more=longer) if room > 0 else f"{MODEL}=<another>"
@@ -310,7 +289,6 @@ _SEVERAL_REWARDS = Feature(
 _REWARD_MODELS = Feature(
     checks={
         "reward-weights": _check_rewards,
-        "reward-arguments": _check_reward_arguments,
         "reward-model": _check_reward_model,
         "dynamic-sampling": _check_dynamic_sampling,
     },

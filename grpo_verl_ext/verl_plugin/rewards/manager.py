@@ -22,7 +22,6 @@ from grpo_verl_ext.rewards.steps import (
 )
 from grpo_verl_ext.utils.keys import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
-from grpo_verl_ext.verl_plugin.wire import report_failure
 
 
 @register(REWARD_MANAGER)
@@ -44,20 +43,15 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
         self._one_at_a_time = ThreadPoolExecutor(1)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Score one response.
-
-        verl logs an error and trains on the other responses to the prompt; the trainer ends with it instead.
-        """
-        try:
-            result: dict[str, Any] = {"reward_score": 0.0, "reward_extra_info": {}}
-            if self._options.rule_weight or self._of_steps:
-                result = await super().run_single(data)
-            by_model = self._with_steps if self._of_steps else self._with_score
-            result = await self.loop.run_in_executor(self._one_at_a_time, by_model, data[-1:], result)
-        except Exception as error:
-            report_failure(error)
-            raise
-        return result
+        """Score one response."""
+        result: dict[str, Any] = {"reward_score": 0.0, "reward_extra_info": {}}
+        if self._options.rule_weight or self._of_steps:
+            result = await super().run_single(data)
+        by_model = self._with_steps if self._of_steps else self._with_score
+        added: dict[str, Any] = await self.loop.run_in_executor(
+            self._one_at_a_time, by_model, data[-1:], result
+        )
+        return added
 
     def _with_score(self, data: DataProto, result: dict[str, Any]) -> dict[str, Any]:
         options, (prompt, response) = self._options, map(self._decode, _ids(data))

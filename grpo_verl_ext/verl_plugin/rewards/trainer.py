@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.rewards.functions import NUMBER
+from grpo_verl_ext.rewards.functions import as_number
 from grpo_verl_ext.utils.keys import AGENT_LOOP
 from grpo_verl_ext.verl_plugin.batch.fields import are_responses, nested
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
@@ -113,7 +113,7 @@ def _collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Ten
         if last[row] != row or not is_response:
             continue
         reported = extra.get("reward_extra_info") or {}
-        numbers = [name for name, value in reported.items() if isinstance(value, NUMBER)]
+        numbers = [name for name, value in reported.items() if as_number(value) is not None]
         if missing := [key for key in keys if key not in numbers]:
             several = f"'algorithm.gdpo_reward_keys=[{','.join(numbers)}]'"
             raise ValueError(

@@ -55,6 +55,18 @@ def call(name: str, **changes: object) -> tuple[Tensor, dict[str, Tensor]]:
     return get_policy_loss_fn(name)(**tensors | changes, config=config)
 
 
+def test_what_is_no_token_reaches_not_even_a_loss_of_whole_responses(registry) -> None:
+    @token_loss
+    def of_rows(log_prob, old_log_prob, advantages, response_mask, config):
+        return -advantages * log_prob.sum(-1, keepdim=True)
+
+    log_prob = torch.tensor([[-1.0, -2.0], [-3.0, float("nan")]], requires_grad=True)
+    value, _ = call("of_rows", log_prob=log_prob, advantages=torch.ones(2, 2))
+    value.backward()
+    assert value.item() == (3 + 3 + 3) / 3
+    assert log_prob.grad.tolist() == [[pytest.approx(-2 / 3)] * 2, [pytest.approx(-1 / 3), 0]]
+
+
 def test_value_and_metrics_by_hand_and_what_is_masked_does_not_count(registry) -> None:
     registered()
     value, metrics = call("reinforce")

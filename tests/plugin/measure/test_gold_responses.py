@@ -98,12 +98,6 @@ class TestRows:
         ("changes", "message"),
         [
             (
-                {"data__max_prompt_length": 14},
-                r"is 14, but row 1 of .*\.files has a prompt of 15 tokens; valid is at least 17",
-            ),
-            # <reasoning>, 7 + 8 + 8 tokens of steps, </reasoning>, <answer>, 28, </answer>, end of turn.
-            ({"data__max_response_length": 29}, "is 29, but row 2 of .* has a response of 30 tokens"),
-            (
                 {"algorithm__grpo_ext__gold_responses__response_key": "extra_info.answer"},
                 r"is extra_info\.answer, but row 0 of .*\.files has None there; valid is a text",
             ),
@@ -165,6 +159,7 @@ def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
         metrics: dict[str, Any] = {}
         timing: dict[str, float] = {}
         assert trainer.step(metrics, timing) is batch
+        del metrics["training/lost_responses"]
         return SimpleNamespace(metrics=metrics, timing=timing, queue=queue, rows=trainer.gold_rows)
 
     return run
@@ -308,7 +303,7 @@ class TestTrainingRewards:
         assert measure._by_key(fmean, []) == {}
 
     def test_padding_and_all_but_the_last_output_of_a_session_are_left_out(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         queue = Store()
         scores = {"a_0_0": 5.0, "a_0_1": 1.0, "a_1_0": 0.0, "b_0_0": 5.0, "b_1_0": 2.0, "pad_0_0": 9.0}
@@ -317,11 +312,19 @@ class TestTrainingRewards:
         tags = [{"is_padding": key.startswith("pad")} for key in scores]
         batch = KVBatchMeta(partition_id="train", keys=[*scores], tags=tags)
         monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
-        trainer = trainer_with(monkeypatch, queue, OmegaConf.create({"algorithm": {}}))
+        whole = {"data": {"train_batch_size": 3}, "actor_rollout_ref": {"rollout": {"n": 2}}}
+        config = OmegaConf.create({"algorithm": {"grpo_ext": {"lost_responses": 0.4}}, **whole})
+        trainer = trainer_with(monkeypatch, queue, config)
         metrics: dict[str, Any] = {}
-        trainer.step(metrics, {})
+        for _ in range(2):
+            trainer.step(metrics, {})
+        assert capsys.readouterr().err.count("2 of 6 responses of step 1 are lost") == 1
+        config.algorithm.grpo_ext.lost_responses = 0.3
+        with pytest.raises(RuntimeError, match=r"are lost, .* valid is a share of at most 0\.3"):
+            trainer.step({}, {})
         # of 1, 0 and 5, 2: mean 2, squared deviations 1, 4 and 9, 0; within prompts 0.5 and 1.5
         assert metrics == {
+            "training/lost_responses": 2,
             "training_reward/score": 2.0,
             "training_reward_std/score": pytest.approx(math.sqrt(14 / 4), rel=1e-12),
             "training_reward_group_std/score": 1.0,

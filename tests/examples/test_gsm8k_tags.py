@@ -4,22 +4,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gsm8k_tags
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
-from verl.trainer.ppo.reward import get_custom_reward_fn
+from gsm8k_tags import prepare_gsm8k_tags
 
-from grpo_verl_ext.cli import app
 from grpo_verl_ext.tasks.folders import PreparedFolderError
-from grpo_verl_ext.tasks.gsm8k_tags import prepare_gsm8k_tags
 from grpo_verl_ext.verl_plugin.compose import composed
 
 PROBLEMS = [
     {"question": "Tom has 3 apples and buys 11. How many?", "answer": "3+11=<<3+11=14>>14\n#### 14"},
     {"question": "A car of $600 and one of $400: how much?", "answer": "600+400=1,000\n#### 1,000"},
 ]
-TAGGED = "<reasoning>\nbecause\n</reasoning>\n<answer>\n{}\n</answer>"
+FOUND = [
+    f"hydra.searchpath=[file://{Path(gsm8k_tags.__file__).parent}]",
+    "actor_rollout_ref.rollout.name=vllm",
+]
 
 
 def as_jsonl(file: Path) -> Path:
@@ -29,12 +30,6 @@ def as_jsonl(file: Path) -> Path:
 
 def as_parquet(file: Path) -> Path:
     pq.write_table(pa.Table.from_pylist(PROBLEMS), file.with_suffix(".parquet"))
-    return file.parent
-
-
-def as_verl_writes_it(file: Path) -> Path:
-    rows = [{"data_source": "openai/gsm8k", "extra_info": {"index": 0, **each}} for each in PROBLEMS]
-    pq.write_table(pa.Table.from_pylist(rows), file.with_suffix(".parquet"))
     return file.parent
 
 
@@ -63,60 +58,27 @@ def test_a_row_is_as_verl_reads_it(rows: list[dict[str, Any]]) -> None:
     assert rows[0]["data_source"] == "gsm8k_tags"
 
 
-def test_the_command_writes_both_splits_each_with_its_own_problems(tmp_path: Path) -> None:
+def test_the_command_writes_both_splits_each_with_its_own_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for split, problem in zip(("train", "test"), PROBLEMS, strict=True):
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(problem) + "\n")
-    command = ["prepare", "gsm8k_tags", "--source", str(tmp_path), "--folder", str(tmp_path / "made")]
-    said = CliRunner().invoke(app, command)
-    assert said.exit_code == 0, said.output
-    assert said.stdout == f"made: {tmp_path / 'made'}\n  1 training and 1 test prompts\n"
+    words = ["gsm8k_tags.py", "--source", str(tmp_path), "--folder", str(tmp_path / "made")]
+    monkeypatch.setattr("sys.argv", words)
+    gsm8k_tags.main()
+    assert capsys.readouterr().out == f"made: {tmp_path / 'made'}\n  1 training and 1 test prompts\n"
     for split, truth in (("train", "14"), ("test", "1000")):
         (row,) = pq.read_table(tmp_path / "made" / f"{split}.parquet").to_pylist()
         assert (row["reward_model"]["ground_truth"], row["extra_info"]["split"]) == (truth, split)
 
 
-@pytest.mark.usefixtures("rows")
-def test_a_folder_made_from_another_source_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(json.dumps(PROBLEMS[0]) + "\n")
-    with pytest.raises(PreparedFolderError, match="was made with other settings"):
-        prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
-
-
-@pytest.mark.parametrize("write", [as_parquet, as_verl_writes_it])
-def test_every_form_of_the_source_gives_the_same(
-    write: Any, rows: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_source_of_parquet_gives_the_same(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     source = tmp_path / "other"
     source.mkdir()
     for split in ("train", "test"):
-        write(source / split)
+        as_parquet(source / split)
     prepare_gsm8k_tags(source, tmp_path / "again", force=False)
     assert pq.read_table(tmp_path / "again" / "test.parquet").to_pylist() == rows
-
-
-def test_the_presets_rewards_are_those_of_the_source_material(rows: list[dict[str, Any]]) -> None:
-    score = get_custom_reward_fn(composed(["+task=gsm8k_tags", "actor_rollout_ref.rollout.name=vllm"]))
-    for index, answer, correctness in (
-        (0, "14", 2.0),
-        (0, "14.00", 1.5),
-        (0, "15", 0.0),
-        (1, "1000", 2.0),
-        (1, "$1,000", 1.5),
-    ):
-        row = rows[index]
-        result = score(
-            data_source=row["data_source"],
-            solution_str=TAGGED.format(answer),
-            ground_truth=row["reward_model"]["ground_truth"],
-            extra_info=row["extra_info"],
-        )
-        # 0.2 for each of the four tags
-        assert result == {
-            "score": pytest.approx(correctness + 0.8, abs=1e-15),
-            "acc": float(correctness > 0),
-            "correctness": correctness,
-            "format": pytest.approx(0.8, abs=1e-15),
-        }
 
 
 def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
@@ -124,9 +86,7 @@ def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
 ) -> None:
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
     made = prepare_gsm8k_tags(source, None, force=False)
-    tagged, plain = (
-        composed([f"+task={name}", "actor_rollout_ref.rollout.name=vllm"]) for name in ("gsm8k_tags", "gsm8k")
-    )
+    tagged, plain = (composed([*FOUND, f"+task={name}"]) for name in ("gsm8k_tags", "gsm8k"))
     assert tagged.data.train_files == str(made.folder / "train.parquet")
     for key in ("train_batch_size", "max_prompt_length", "max_response_length"):
         assert tagged.data[key] == plain.data[key]

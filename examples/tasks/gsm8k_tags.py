@@ -1,7 +1,11 @@
-"""GSM8K (Cobbe et al., arXiv 2110.14168) as rows for verl whose system prompt asks for the tags."""
+"""GSM8K (Cobbe et al., arXiv 2110.14168) as rows for verl whose system prompt asks for the tags.
+
+python examples/tasks/gsm8k_tags.py --source FOLDER
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from grpo_verl_ext.tasks.folders import (
     verl_row,
     write_rows,
 )
+from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.files import cache_root, sha256
 
 _NAME = "gsm8k_tags"
@@ -67,3 +72,20 @@ def _write(file: Path, split: str, folder: Path) -> int:
         raise PreparedFolderError(f"{file} is not GSM8K: {type(error).__name__}: {error}") from error
     write_rows(folder / f"{split}.parquet", rows)
     return len(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--source", type=Path, required=True, help="read train and test, .jsonl or .parquet")
+    parser.add_argument("--folder", type=Path, help="write into this folder instead of the cache folder")
+    parser.add_argument("--force", action="store_true", help="make it again, and move the old one aside")
+    given = parser.parse_args()
+    with one_message("gsm8k_tags.py", PreparedFolderError):
+        outcome = prepare_gsm8k_tags(given.source, given.folder, force=given.force)
+    print(outcome.words("{train} training and {test} test prompts".format(**outcome.manifest["found"])))
+
+
+if __name__ == "__main__":
+    main()
