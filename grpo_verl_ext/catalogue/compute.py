@@ -19,7 +19,7 @@ from grpo_verl_ext.algorithms import aggregation, gvpo_terms, surrogate
 from grpo_verl_ext.algorithms import gvpo as formulas
 from grpo_verl_ext.algorithms.groups import group_sum
 from grpo_verl_ext.algorithms.mini_batch import PartOfRows, evaluated
-from grpo_verl_ext.algorithms.validation import check_matrix
+from grpo_verl_ext.algorithms.validation import check_matrix, check_same_shape
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged, metrics_of
 from grpo_verl_ext.catalogue.gvpo import GvpoOptions
 from grpo_verl_ext.catalogue.presets import Preset
@@ -160,6 +160,7 @@ def token_loss(
     needed = () if statistic is None else (statistic,)
     own = (config,) if loss.keywords is None else ()
     keywords = {} if loss.keywords is None else loss.keywords(config)
+    check_same_shape(**tokens._asdict())
     given = (torch.where(mask.bool(), each, 0) for each in tokens[:3])  # also of a NaN that is no token
     of_tokens = loss.per_token(*given, mask, *own, *needed, **keywords)
     if of_tokens.shape != mask.shape:

@@ -66,9 +66,8 @@ def _trained_by(config: DictConfig) -> dict[str, str]:
     own = PRESETS[preset].leaves if preset in PRESETS else {}
     said = {key: as_typed(setting(config, key)) for key in (_PRESET, ESTIMATOR, LOSS, *own)}
     files = [Path(os.path.expanduser(str(name))) for name in ([names] if isinstance(names, str) else names)]
-    return said | {
-        "data.train_files": ", ".join(sha256(each) if each.exists() else str(each) for each in files)
-    }
+    said["data.train_files"] = ", ".join(sha256(each) if each.exists() else str(each) for each in files)
+    return said
 
 
 def note_training(config: DictConfig) -> None:
