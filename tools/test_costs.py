@@ -41,12 +41,12 @@ def pytest_testnodedown(node: Any) -> None:
         _costs[folder].update(cost)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand on what this process has counted, or write the file."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Hand on what this process has counted, or write the file; Hypothesis spends more on what fails."""
     costs = {folder: {name: round(each, 1) for name, each in cost.items()} for folder, cost in _costs.items()}
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["costs"] = costs
-    elif costs:
+    elif costs and exitstatus == 0:
         asked = [rank for rank in ("long", "ci") if session.config.getoption(rank)]
         rank = (asked or ["quick"])[0]
         kept = json.loads(FILE.read_text()) if FILE.exists() else {}
