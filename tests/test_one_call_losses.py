@@ -76,9 +76,8 @@ BY_HAND: dict[str, tuple[float, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_the_value_by_hand(name: str) -> None:
-    expected, settings = BY_HAND[name]
+    expected, settings = BY_HAND[name][0], BY_HAND[name][1] | {"groups": ["a", "a"]}
     rewards = torch.tensor([1.0, 0.0])
-    settings |= {"groups": ["a", "a"]}
     loss, _ = getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, rewards=rewards, **settings)
     for same in ([1.0, 0.0], rewards.numpy()):
         assert getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, rewards=same, **settings)[0] == loss

@@ -17,15 +17,7 @@ from rich.text import Text
 
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, keep_grid
-from grpo_verl_ext.ablation.state import (
-    FAILURE,
-    NOTE,
-    RUN_RECORD,
-    STARTS,
-    noted_job,
-    read_record,
-    status_of,
-)
+from grpo_verl_ext.ablation.state import FAILURE, NOTE, RUN_RECORD, STARTS, noted_job, read_record, status_of
 from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics

@@ -18,12 +18,7 @@ from scipy.optimize import brentq
 
 from grpo_verl_ext.ablation.declaration import GridSettings, Starts
 from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unchanged, runs_of
-from grpo_verl_ext.ablation.measures import (
-    MANY,
-    POWER,
-    power,
-    starts_needed,
-)
+from grpo_verl_ext.ablation.measures import MANY, POWER, power, starts_needed
 from grpo_verl_ext.ablation.report import COLOURS, Report, write_files, write_page
 from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, go
 from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of

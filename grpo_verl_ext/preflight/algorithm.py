@@ -27,6 +27,7 @@ from grpo_verl_ext.utils.keys import (
     ESTIMATOR,
     LOSS,
     MODE,
+    PRESET,
     ROLLOUT,
     SECTION,
     setting,
@@ -39,7 +40,6 @@ from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step
 from grpo_verl_ext.verl_plugin.usage import PREFIX, RECORD, registers_elsewhere
 
-_PRESET = f"{SECTION}.preset"
 _MENDED = "the same command after that package was mended or removed"
 _UNSEEN = ("reward.", "algorithm.filter_groups.")
 """Sections of a preset's values that no gradient on one rollout shows."""
@@ -88,10 +88,10 @@ def _check_preset(config: DictConfig) -> None:
         return
     if name in catalogue.FAILED:
         why = f"this algorithm of another package could not be loaded: {catalogue.FAILED[name]}"
-        raise SettingError(_PRESET, name, why=why, valid=valid, fix=_MENDED)
+        raise SettingError(PRESET, name, why=why, valid=valid, fix=_MENDED)
     nearest = get_close_matches(str(name), PRESETS, n=1)
     raise SettingError(
-        _PRESET, name, valid=valid, fix=Line(f"+algo={nearest[0]}" if nearest else f"~{_PRESET}")
+        PRESET, name, valid=valid, fix=Line(f"+algo={nearest[0]}" if nearest else f"~{PRESET}")
     )
 
 
@@ -108,7 +108,7 @@ def _advise_preset(config: DictConfig) -> Iterator[Problem]:
         seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}"
         lines = " ".join(line for _, line in found.values())
         fix = Line(without=tuple(found), more=f"the same command without {lines}")
-        yield Problem(_PRESET, name, seen=seen, fix=fix)
+        yield Problem(PRESET, name, seen=seen, fix=fix)
 
 
 def _check_sections_of_modes(config: DictConfig) -> None:

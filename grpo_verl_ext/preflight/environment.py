@@ -23,7 +23,7 @@ from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.documents import read_if_there
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.files import sha256, write_whole
-from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, PRESET, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import queue_missing, usage
@@ -38,7 +38,6 @@ _FILES = (".parquet", ".json", ".jsonl", ".py")
 
 _FOLDER, _NOTE = "trainer.default_local_dir", "grpo_verl_ext.json"
 """Folder of a training's checkpoints, and the file in it that says what they are trained by."""
-_PRESET = f"{SECTION}.preset"
 _LOGGER = "trainer.logger"
 _NAMED_ALIKE = ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio", "rl_insight")
 _TRACKERS = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"} | {x: x for x in _NAMED_ALIKE}
@@ -62,9 +61,9 @@ def _check_task(config: DictConfig) -> None:
 
 def _trained_by(config: DictConfig) -> dict[str, str]:
     """Return what tells the checkpoints of one training from another's: preset, its values, and data."""
-    preset, names = str(setting(config, _PRESET)), setting(config, "data.train_files", [])
+    preset, names = str(setting(config, PRESET)), setting(config, "data.train_files", [])
     own = PRESETS[preset].leaves if preset in PRESETS else {}
-    said = {key: as_typed(setting(config, key)) for key in (_PRESET, ESTIMATOR, LOSS, *own)}
+    said = {key: as_typed(setting(config, key)) for key in (PRESET, ESTIMATOR, LOSS, *own)}
     files = [Path(os.path.expanduser(str(name))) for name in ([names] if isinstance(names, str) else names)]
     said["data.train_files"] = ", ".join(sha256(each) if each.exists() else str(each) for each in files)
     return said
@@ -88,11 +87,13 @@ def _check_folder(config: DictConfig) -> None:
     if not is_resumed or not (folder / "latest_checkpointed_iteration.txt").is_file():
         return
     try:
-        before = read_if_there(folder / _NOTE, dict[str, str], ValueError, "what a training was begun with")
+        was = (
+            read_if_there(folder / _NOTE, dict[str, str], ValueError, "what a training was begun with") or {}
+        )
     except ValueError as error:
         raise SettingError(_FOLDER, str(folder), seen=str(error)) from error
-    now = _trained_by(config) if before else {}
-    for key, value in (before or {}).items():
+    now = _trained_by(config) if was else {}
+    for key, value in was.items():
         if value != now.get(key):
             why = f"its checkpoints are another training's: {key} was {value}, and is {now.get(key)} here"
             onward = f", or to go on from there: ++{SECTION}.silence=[folder]"
@@ -154,6 +155,13 @@ def _check_device(config: DictConfig) -> None:
         raise SettingError("trainer.device", device, why=why, valid=valid, fix=fix)
 
 
+def _advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
+    """Warn of a version of verl before its release, on which nothing was tested."""
+    verl = which_verl()
+    if verl.is_untested_development:
+        yield Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
+
+
 def _advise_packages(config: DictConfig) -> Iterator[Problem]:
     """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
     yield from advise_loggers(config)
@@ -211,13 +219,5 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
 
 ENVIRONMENT = Feature(
     checks={"device": _check_device, "task": _check_task, "folder": _check_folder},
-    advice={
-        "files": _advise_files,
-        "verl-version": lambda _: (  # before its release, on which nothing was tested
-            Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
-            for verl in [which_verl()]
-            if verl.is_untested_development
-        ),
-        "packages": _advise_packages,
-    },
+    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": _advise_packages},
 )

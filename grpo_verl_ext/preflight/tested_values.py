@@ -34,6 +34,7 @@ from grpo_verl_ext.utils.keys import (
     BYPASS,
     CORRECTION,
     DISTILLATION,
+    ESTIMATOR,
     LOSS,
     MODE,
     POLICY_LOSS,
@@ -248,6 +249,15 @@ _SHARED = (
             1,
             "keeps verl from training the policy before this step, for a critic that is not there",
             line=Line("trainer.critic_warmup=0"),
+        ),
+    ),
+    _shared(
+        "pf-ppo",
+        lambda config: runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config),
+        Off(
+            "algorithm.use_pf_ppo",
+            "gives a response the advantage of another, drawn by its reward",
+            refuse=True,
         ),
     ),
 )

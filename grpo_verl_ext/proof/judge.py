@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +35,6 @@ TOLERANCE = 1e-6
 _KNOWN = {"verl", "grpo_verl_ext", "functools"}
 """Packages of functions whose error at the first update is a refusal, and no fault of the probe's batch."""
 _CUTS = (("uneven", 1), ("dynamic", 2))
-_PRESET = f"{SECTION}.preset"
 _SECTIONS = ("algorithm.", f"{ACTOR}.")
 """Sections with the keys on which a gradient on one rollout depends."""
 _UNSEEN = (
@@ -93,7 +91,7 @@ class _Probe:
 
     def __init__(self, config: DictConfig, words: Sequence[str]) -> None:
         self.config, self.words = config, words
-        self.algorithm = ALGORITHMS.get(str(setting(config, _PRESET)))
+        self.algorithm = ALGORITHMS.get(str(setting(config, keys.PRESET)))
         free = catalogue.left_to_user(self.algorithm.name) if self.algorithm else set()
         both = {key: each for key, each in differing(config).items() if key.startswith(_SECTIONS)}
         self.others = {key: each for key, each in both.items() if key not in free}
@@ -207,7 +205,7 @@ def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Findi
     if not causes:
         seen += f", at the preset's own values: {ESTIMATOR}={setting(config, ESTIMATOR)} or {LOSS}="
         seen += f"{setting(config, LOSS)} is another function than the record's, or verl's have changed"
-        problem = Problem(_PRESET, algorithm.name, "grpo-verl-ext doctor", seen=seen)
+        problem = Problem(keys.PRESET, algorithm.name, "grpo-verl-ext doctor", seen=seen)
         yield Finding("gradient", Severity.WARNING, problem)
         return
     of_files = [key for key in causes if probe.words and key not in {*map(keys.key_of, probe.words)}]
@@ -219,7 +217,7 @@ def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Findi
     words = " ".join(f"{key}={causes[key][1]}" for key in typed)
     put_in = [f"{key}={causes[key][0]}" for key in of_files]
     fix = Line(*put_in, without=typed, more="" if put_in else f"the same command without {words}")
-    problem = Problem(_PRESET, algorithm.name, fix, seen=f"{seen}: {pairs}")
+    problem = Problem(keys.PRESET, algorithm.name, fix, seen=f"{seen}: {pairs}")
     yield Finding("gradient", Severity.WARNING, problem)
 
 
@@ -241,7 +239,7 @@ def _set_by(
     words: Sequence[str], config: DictConfig, default: DictConfig | None
 ) -> Iterator[tuple[str, Any]]:
     """Yield the keys of words that a gradient could read, with their values without it, or ``...``."""
-    preset = str(setting(config, _PRESET))
+    preset = str(setting(config, keys.PRESET))
     leaves = PRESETS[preset].leaves if preset in ALGORITHMS else {}
     for key in dict.fromkeys(map(keys.key_of, words)):
         section, _, name = key.rpartition(".")
@@ -258,11 +256,15 @@ def _set_by(
 
 def presets_on_this_verl() -> Iterator[tuple[str, float]]:
     """Yield each preset, and how far its gradient by this verl is from its record's; NaN if that is none."""
+    own = of_probe(verls_defaults())
     for name, preset in PRESETS.items():
-        config, away = changed(of_probe(verls_defaults()), preset.leaves), math.inf
+        config = changed(own, preset.leaves)
         rollout = rollout_for(config)
-        with suppress(Exception):
+        try:
             training = Training(config)
-            found, promise = _weights(training, rollout), _weights(training, rollout, ALGORITHMS[name])
-            away = _distance(found, promise) if _are_right(promise) else math.nan
-        yield name, away
+            found = _weights(training, rollout)
+        except Exception:  # noqa: BLE001  # then this verl has no gradient for it
+            yield name, math.inf
+            continue
+        promise = _weights(training, rollout, ALGORITHMS[name])
+        yield name, _distance(found, promise) if _are_right(promise) else math.nan

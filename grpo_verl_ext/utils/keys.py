@@ -31,6 +31,7 @@ FULLY_ASYNC, ONE_STEP_OFF = "async_training", "rollout"
 
 SECTION = "algorithm.grpo_ext"
 """The section that this package adds to verl's configuration."""
+PRESET = f"{SECTION}.preset"
 
 REWARD_MANAGER = "rule_and_model"
 """Value of ``reward.reward_manager.name``: weighted sum of a reward function and a reward model."""

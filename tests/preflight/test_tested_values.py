@@ -79,6 +79,7 @@ FSDP1 = [f"{ACTOR}.strategy=fsdp", f"{REF}.strategy=fsdp"]
 R, W = Severity.ERROR, Severity.WARNING
 
 MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
+    ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo use_pf_ppo", R),
     ("gvpo", [f"{MODE}=sync"], "gvpo trainer_mode", R),
     ("gvpo", ["trainer.use_v1=false"], "gvpo trainer_mode", R),
     ("gvpo", MEGATRON, "gvpo strategy", R),

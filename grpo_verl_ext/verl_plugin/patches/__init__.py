@@ -34,8 +34,7 @@ def _own_queue(interface: Any) -> None:
     job = ray.get_runtime_context  # not known before Ray is there
     interface.ray = ModuleType(ray.__name__)
     vars(interface.ray).update(
-        vars(ray),
-        get_actor=lambda name, namespace: ray.get_actor(name, f"{namespace}-{job().get_job_id()}"),
+        vars(ray), get_actor=lambda name, namespace: ray.get_actor(name, f"{namespace}-{job().get_job_id()}")
     )
     interface.TransferQueueController = SimpleNamespace(
         options=lambda *, namespace, **others: controller.options(
@@ -61,9 +60,7 @@ PATCHES: Mapping[str, _Patch] = {
         "a training whose vLLM engine dies waits forever",
     ),
     "own_queue": _Patch(
-        "transfer_queue.interface",
-        _own_queue,
-        "two trainings that share a Ray cluster mix their samples",
+        "transfer_queue.interface", _own_queue, "two trainings that share a Ray cluster mix their samples"
     ),
 }
 
