@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omegaconf import DictConfig
+
     from grpo_verl_ext.algorithms import (
         advantages,
         aggregation,
@@ -40,6 +44,10 @@ if TYPE_CHECKING:
     from grpo_verl_ext.algorithms.process import process_advantages
     from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, geometric_mean_surrogate
 
+    def compose(overrides: Sequence[str], *, config_path: str = ..., config_name: str = ...) -> DictConfig:
+        """Return the configuration with which ``python -m verl.trainer.main_ppo OVERRIDES`` would train."""
+
+
 __version__ = "0.1.0"
 
 _INTERNAL = ("ragged", "validation")
@@ -51,6 +59,7 @@ __all__ = [  # noqa: PLE0604  # of text alone
     "batch_scaled",
     "centred",
     "clipped_surrogate",
+    "compose",
     "dense_group_ids",
     "geometric_mean_surrogate",
     "group_scaled",
@@ -78,6 +87,8 @@ if not TYPE_CHECKING:  # a type checker would accept every name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "losses":
             return import_module(f"{__name__}.{name}")
+        if name == "compose":
+            return import_module(f"{__name__}.verl_plugin.compose").composed
         modules = {each: import_module(f"{__name__}.algorithms.{each}") for each in _MODULES}
         globals()[name] = modules.get(name) or next(
             vars(each)[name] for each in modules.values() if name in vars(each)

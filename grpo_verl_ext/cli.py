@@ -125,7 +125,7 @@ def _invariance(
     *,
     as_json: _AsJson = False,
     include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
-    seed: Annotated[int, typer.Option(help="Draw the rollout with this seed.")] = 0,
+    seed: Annotated[int, typer.Option(max=2**63 - 1, help="Draw the rollout with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
     loss_agg_mode: Annotated[str | None, typer.Option(help="Average it by this loss_agg_mode.")] = None,
     loss_scale_factor: Annotated[
@@ -287,7 +287,9 @@ def _ablate_report(
 
 def _prepare_task(
     context: typer.Context,
-    seed: Annotated[int, typer.Option(min=0, help="Make data, weights and warm start with this seed.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Make data, weights and warm start with this seed.")
+    ] = 1,
     force: Annotated[
         bool, typer.Option("--force", help="Make it again, and move the old one aside.")
     ] = False,

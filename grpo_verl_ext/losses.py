@@ -26,9 +26,10 @@ from grpo_verl_ext.algorithms.validation import TensorError, check_floating, che
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.utils.options import is_count
 
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
-_COLUMNS = (*_ARGUMENTS, "advantages", "rewards", "groups", "reward_weights", "rollout_is_weights")
+_COLUMNS = (*_ARGUMENTS, "advantages", "rewards", "groups", "reward_weights", "rollout_is_weights", "counts")
 """Arguments that are no number or name."""
 
 _OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -110,6 +111,10 @@ def _keywords(algorithm: Algorithm, preset: Preset) -> dict[str, tuple[Any, str]
         words = "nats per token; responses with A < 0 that moved further get no gradient."
         found["off_policy_mask_threshold"] = (None, words)
         found["rollout_is_weights"] = (None, "weights of the tokens, (B, T), constants.")
+    words = (
+        "(tokens, responses, prompts) of the mini-batch where the rows are a part of it, of whole prompts; "
+    )
+    found["counts"] = (None, words + "losses of the parts then add up to that of the mini-batch.")
     return found
 
 
@@ -132,8 +137,7 @@ def _evaluated(
             f"groups is None; {algorithm.name} compares the responses to a prompt; valid is (B,), one "
             f"prompt id a row. Pass groups=<{len(mask)} ids>"
         )
-    prompts = None if group is None else len({*group.tolist()})
-    config = compute.config_of(algorithm, preset, plain, mask, prompts)
+    config = compute.config_of(algorithm, preset, plain, _counts(algorithm, given, mask, group))
     for check in loss.settings:
         check(config)
     columns = {name: given[name] for name in _ARGUMENTS[:2]}
@@ -155,6 +159,32 @@ def _evaluated(
         return found.loss, found.metrics
     assert isinstance(loss, TokenLoss)
     return compute.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
+
+
+def _counts(
+    algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, group: Tensor | None
+) -> tuple[int, int, int]:
+    """Return tokens, responses and prompts of the mini-batch; without groups, each response is a prompt."""
+    prompts = len(mask) if group is None else len({*group.tolist()})
+    counts, own = given["counts"], (int(mask.sum()), len(mask), prompts)
+    if counts is None:
+        return own
+    least = (*own[:2], prompts if group is not None else 1)
+    if len(counts) != 3 or not all(is_count(n) and n >= m for n, m in zip(counts, least, strict=True)):
+        raise TensorError(
+            f"counts is {counts}; valid are the tokens, responses and prompts of the mini-batch, at least "
+            f"{least}. Pass counts={own}, or larger ones"
+        )
+    needs, has_rewards = algorithm.loss.needs, given["advantages"] is None
+    of_all = given.get("scale_rewards") == "batch" or "reward_weights" in given
+    if (needs is not None and not needs.of_prompts) or (has_rewards and of_all):
+        instead = "all rows, of which the other parts' log_prob has no gradient"
+        raise TensorError(
+            f"counts is {counts}, but {algorithm.name} compares a response with all of the mini-batch; valid "
+            f"is None. Pass {'advantages of the mini-batch' if needs is None else instead}"
+        )
+    tokens, responses, prompts = counts
+    return tokens, responses, prompts
 
 
 @torch.no_grad()

@@ -212,6 +212,61 @@ def test_several_rewards_are_normalised_each() -> None:
         assert loss.item() == pytest.approx(-0.235702, abs=2e-6)
 
 
+def test_weights_of_rewards_are_as_exact_as_the_rewards() -> None:
+    """0.1 and 0.7 have no exact fp32; by hand with NumPy."""
+    log_prob = torch.zeros(6, 1, dtype=torch.float64)
+    rewards = np.random.default_rng(0).normal(size=(6, 2))
+    loss, _ = losses.gdpo(
+        log_prob.requires_grad_(),
+        log_prob.detach(),
+        torch.ones(6, 1),
+        rewards=rewards,
+        groups=[0, 0, 0, 1, 1, 1],
+        reward_weights=[0.1, 0.7],
+    )
+    of_group = rewards.reshape(2, 3, 2)
+    of_group = (of_group - of_group.mean(1, keepdims=True)) / (of_group.std(1, ddof=1, keepdims=True) + 1e-6)
+    summed = (of_group * [0.1, 0.7]).sum(-1).reshape(6)
+    expected = (summed - summed.mean()) / (summed.std(ddof=1) + 1e-6)
+    (gradient,) = torch.autograd.grad(loss, log_prob)
+    np.testing.assert_allclose(-6 * gradient[:, 0], expected, rtol=1e-12)
+
+
+# Gradients that a caller accumulates
+
+OF_ALL = ("clip_cov", "kl_cov")
+"""Losses that compare a token with the whole mini-batch."""
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*NAMES} - {*OF_ALL, "bnpo"})
+)  # BNPO depends on the cut by definition
+def test_losses_of_parts_add_up_to_that_of_the_mini_batch(name: str) -> None:
+    """Prompts of different lengths, and parts of one and of three of them."""
+    batch, function = ragged_batch(torch.float64), getattr(losses, name)
+    columns = (batch.log_prob, batch.old_log_prob, batch.response_mask, batch.advantages)
+    counts = (int(batch.response_mask.sum()), 16, 4)
+    found = []
+    for parts in ((slice(0, 16),), (slice(0, 4), slice(4, 16))):
+        log_prob, value = batch.log_prob.clone().requires_grad_(), torch.tensor(0.0, dtype=torch.float64)
+        for part in parts:
+            _, old, mask, advantages = (each[part] for each in columns)
+            given = {"advantages": advantages, **needed(name, PROMPTS[part])}
+            given["counts"] = counts if len(parts) > 1 else None
+            value = value + function(log_prob[part], old, mask, **given)[0]
+        found.append((value.detach(), *torch.autograd.grad(value, log_prob)))
+    assert found[0][1].any()
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", [*OF_ALL, "lite_ppo", "gdpo"])
+def test_a_part_of_what_is_compared_as_a_whole_is_refused(name: str) -> None:
+    rewards = torch.rand(2, 2) if name == "gdpo" else torch.rand(2)
+    given = {"advantages": LOG_PROB} if name in OF_ALL else {"rewards": rewards, "groups": [0, 0]}
+    with pytest.raises(TensorError, match="compares a response with all of the mini-batch"):
+        getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, counts=(9, 4, 2), **given)
+
+
 # Arguments
 
 
@@ -238,6 +293,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (PAIR | {"rewards": torch.ones(2).long()}, TensorError, "rewards is torch.int64"),
     (PAIR | {"rewards": torch.tensor([1, torch.nan])}, ValueError, "the reward of row 1 is nan"),
     ({"advantages": torch.ones(1, 2)}, TensorError, "advantages has shape (1, 2)"),
+    (PAIR | {"counts": (2, 2, 1)}, TensorError, "counts is (2, 2, 1); valid are"),
+    (PAIR | {"counts": (9, 2)}, TensorError, "counts is (9, 2); valid are"),
     ({"advantages": LOG_PROB, "clip_ratio_low": -1.0}, SettingError, "clip_ratio_low is -1.0"),
     (PAIR | {"scale_rewards": "std"}, SettingError, "scale_rewards is std; valid are group, batch, none"),
     ({"advantages": LOG_PROB, "beta": 1}, TypeError, "unexpected keyword argument 'beta'"),

@@ -265,12 +265,15 @@ def group_loss(
 
 
 def config_of(
-    algorithm: Algorithm, preset: Preset, given: Mapping[str, Any], mask: Tensor, prompts: int | None
+    algorithm: Algorithm, preset: Preset, given: Mapping[str, Any], counts: tuple[int, int, int]
 ) -> DictConfig:
-    """Return arguments, by name, as the keys of verl's ActorConfig that losses and averages read."""
+    """Return arguments, by name, as the keys of verl's ActorConfig that losses and averages read.
+
+    ``counts`` are tokens, responses and prompts of the mini-batch.
+    """
+    tokens, responses, prompts = counts
     loss, numbers = algorithm.loss, preset.numbers
     own = ("off_policy_mask_threshold", *(loss.options.model_fields if loss.options else ()))
-    counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask) or 1}
     config: DictConfig = OmegaConf.create(
         dict.fromkeys(CLIPS)
         # what verl takes where a side has no value
@@ -280,8 +283,12 @@ def config_of(
             "loss_agg_mode": algorithm.loss_agg_mode,
             "loss_scale_factor": given.get("loss_scale_factor"),
             "use_dynamic_bsz": False,
-            "rollout_n": len(mask) / prompts if prompts else 1,
-            "global_batch_info": counts,
+            "rollout_n": responses / prompts if prompts else 1,
+            "global_batch_info": {
+                "dp_size": 1,
+                "batch_num_tokens": tokens,
+                "global_batch_size": responses or 1,
+            },
             "policy_loss": {"loss_mode": loss.name} | {name: given.get(name) for name in own},
         }
     )
@@ -307,7 +314,7 @@ def check_gradient(algorithm: Algorithm, preset: Preset) -> None:
         if isinstance(estimator, Estimator) and estimator.baseline is not None:
             rewards = estimator.baseline(rewards, group, torch.ones_like(group, dtype=torch.bool))
         tokens = Tokens(log_prob, old, rewards.unsqueeze(-1).expand(4, 3), mask)
-        config = config_of(algorithm, preset, given | {"loss_scale_factor": 3}, mask, prompts=2)
+        config = config_of(algorithm, preset, given | {"loss_scale_factor": 3}, (12, 4, 2))
         value, _ = token_loss(loss, tokens, config, statistic(loss, tokens, group, config))
         gradient = torch.autograd.grad(value, log_prob)[0]
     except Exception:  # noqa: BLE001  # `proof.judge` tries it again and says what it raises

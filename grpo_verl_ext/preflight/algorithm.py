@@ -7,6 +7,7 @@ reported.
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from math import gcd
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,7 +16,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, PRESETS, Estimator, VerlsEstimator, verls
-from grpo_verl_ext.catalogue.requires import OUR_MODES, VERLS_MODES, runs_v1
+from grpo_verl_ext.catalogue.requires import OUR_MODES, STATISTIC_ENGINES, VERLS_MODES, runs_v1
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
@@ -205,6 +206,41 @@ def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
         yield Problem(key, parts, fix, why, valid="1")
 
 
+def _advise_sizes(config: DictConfig) -> Iterator[Problem]:
+    """Warn of sizes that do not divide one another, for which verl ends when a rollout has been paid for."""
+    mini_batch_key, fetched = f"{ACTOR}.ppo_mini_batch_size", setting(config, "data.gen_batch_size")
+    keys = ("trainer.nnodes", "trainer.n_gpus_per_node", f"{ROLLOUT}.n", mini_batch_key)
+    counts = [setting(config, key) for key in (*keys, "data.train_batch_size")]
+    if not (all(map(is_count, [*counts, parts_of_step(config)[1]])) and runs_v1(config)):
+        return
+    nodes, per_node, n, mini_batch, prompts = counts
+    fetches_singly = setting(config, "algorithm.filter_groups.enable") or "async" in setting(config, MODE)
+    if is_count(fetched) and prompts % fetched and not fetches_singly:
+        why = f"verl fetches so many prompts at a time, and a step has {prompts}"
+        yield Problem("data.gen_batch_size", fetched, Line("data.gen_batch_size=null"), why)
+    if setting(config, f"{ACTOR}.strategy") not in STATISTIC_ENGINES:
+        return
+    ranks = max(1, nodes * per_node // setting(config, f"{ACTOR}.ulysses_sequence_parallel_size", 1))
+    if (rows := mini_batch * n) % ranks:
+        step = ranks // gcd(ranks, n)
+        line, valid = Line(f"{mini_batch_key}={-(-mini_batch // step) * step}"), f"a multiple of {step}"
+        why = f"{ranks} ranks cannot share its {rows} responses"
+        yield Problem(mini_batch_key, mini_batch, line, why, valid)
+        return
+    of_step = -(-prompts // parts_of_step(config)[1] // mini_batch) * rows  # verl fills mini-batches up
+    has_reference = setting(config, "algorithm.use_kl_in_reward") or setting(config, f"{ACTOR}.use_kl_loss")
+    for section, kind, of_all in (
+        (ACTOR, "ppo_", rows),
+        (ROLLOUT, "log_prob_", of_step),
+        *([("actor_rollout_ref.ref", "log_prob_", of_step)] if has_reference else []),
+    ):
+        key, of_rank = f"{section}.{kind}micro_batch_size_per_gpu", of_all // ranks
+        size, is_dynamic = setting(config, key), f"{section}.{kind.removeprefix('ppo_')}use_dynamic_bsz"
+        if is_count(size) and of_rank % size and not setting(config, is_dynamic):
+            line = Line(f"{key}={gcd(size, of_rank)}", more=f", or {is_dynamic}=true")
+            yield Problem(key, size, line, f"a rank has {of_rank} responses", f"a divisor of {of_rank}")
+
+
 def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
     """Warn of a mini-batch that verl's v1 trainers fill up where verl itself does not check the sizes."""
     key, batch_key = f"{ACTOR}.ppo_mini_batch_size", "data.train_batch_size"
@@ -244,6 +280,7 @@ ALGORITHM = features.Feature(
         "kl-gradient": _advise_kl_gradient,
         "batch-scale": _advise_batch_scale,
         "mini-batch": _advise_mini_batch,
+        "sizes": _advise_sizes,
         "bypass": _advise_bypass,
     },
 )

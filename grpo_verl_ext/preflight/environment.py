@@ -23,7 +23,7 @@ from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.documents import read_if_there
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.files import sha256, write_whole
-from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, PRESET, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, PRESET, REWARD_MANAGER, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import queue_missing, usage
@@ -61,10 +61,10 @@ def _check_task(config: DictConfig) -> None:
 
 def _trained_by(config: DictConfig) -> dict[str, str]:
     """Return what tells the checkpoints of one training from another's: preset, its values, and data."""
-    preset, names = str(setting(config, PRESET)), setting(config, "data.train_files", [])
+    preset = str(setting(config, PRESET))
     own = PRESETS[preset].leaves if preset in PRESETS else {}
     said = {key: as_typed(setting(config, key)) for key in (PRESET, ESTIMATOR, LOSS, *own)}
-    files = [Path(os.path.expanduser(str(name))) for name in ([names] if isinstance(names, str) else names)]
+    files = [Path(os.path.expanduser(name)) for name in _names(config, "data.train_files")]
     said["data.train_files"] = ", ".join(sha256(each) if each.exists() else str(each) for each in files)
     return said
 
@@ -111,8 +111,7 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
     is_own = (config.data.get("custom_cls") or {}).get("path")
     files = [] if is_own else ["data.train_files", "data.val_files"]
     for key in (*files, "reward.custom_reward_function.path", MODEL):
-        names = setting(config, key) or []
-        for name in map(str, names if OmegaConf.is_list(names) else [names]):
+        for name in _names(config, key):
             if of_task is not None and name.startswith(f"{of_task}/"):
                 continue
             path = Path(os.path.expanduser(name))
@@ -140,6 +139,47 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
                 except SafetensorError as error:
                     why = f"{file} is not a readable safetensors file ({error}); it was left in place"
                     yield Problem(MODEL, str(path), FIX, why)
+
+
+def _advise_rows(config: DictConfig) -> Iterator[Problem]:
+    """Warn of data with fewer prompts than a step takes, and without columns that verl reads in each row."""
+    reward, prompt = config.reward, str(setting(config, "data.prompt_key"))
+    is_by_model = setting(reward, "reward_model.enable") and not setting(
+        reward, "custom_reward_function.path"
+    )
+    is_verls = reward.reward_manager.source == "register" and reward.reward_manager.name != REWARD_MANAGER
+    of_reward = ("data_source", "reward_model") if is_verls and not is_by_model else ()
+    is_own = (config.data.get("custom_cls") or {}).get("path")
+    for key in ("data.train_files", "data.val_files"):
+        files, rows = [Path(os.path.expanduser(each)) for each in _names(config, key)], 0
+        if is_own or any(each.suffix != ".parquet" or not each.is_file() for each in files):
+            continue
+        for file in files:
+            try:
+                metadata = pyarrow.parquet.read_metadata(file)
+            except (pyarrow.ArrowException, OSError):  # of which `_advise_files` speaks
+                return
+            rows, schema = rows + metadata.num_rows, metadata.schema.to_arrow_schema()
+            valid = f"a file with {', '.join((prompt, *of_reward))}; it has {', '.join(schema.names)}"
+            for missing in (each for each in (prompt, *of_reward) if each not in schema.names):
+                fix = "data.prompt_key=<one of its columns>" if missing == prompt else f"{key}=<another file>"
+                yield Problem(key, str(file), fix, f"verl reads a column {missing} in every row", valid)
+            if prompt in schema.names and not pyarrow.types.is_list(schema.field(prompt).type):
+                kind = schema.field(prompt).type
+                why = f"its column {prompt} has {kind}, and verl leaves out each row whose prompt is no list"
+                valid = '[{"role": "user", "content": "…"}] in each row'
+                yield Problem(key, str(file), f"{key}=<another file>", why, valid)
+        wanted, most = setting(config, "data.train_batch_size"), setting(config, "data.train_max_samples", -1)
+        rows = min(rows, most) if most > 0 else rows
+        if key == "data.train_files" and files and is_count(wanted) and rows < wanted:
+            why, fix = f"it has {rows} prompts, and a step takes {wanted}", f"data.train_batch_size={rows}"
+            yield Problem(key, ", ".join(map(str, files)), fix if rows else f"{key}=<another file>", why)
+
+
+def _names(config: DictConfig, key: str) -> list[str]:
+    """Return the names of files of a key that has one or several."""
+    names = setting(config, key) or []
+    return [names] if isinstance(names, str) else [*map(str, names)]
 
 
 def _check_device(config: DictConfig) -> None:
@@ -219,5 +259,10 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
 
 ENVIRONMENT = Feature(
     checks={"device": _check_device, "task": _check_task, "folder": _check_folder},
-    advice={"files": _advise_files, "verl-version": _advise_verl, "packages": _advise_packages},
+    advice={
+        "files": _advise_files,
+        "rows": _advise_rows,
+        "verl-version": _advise_verl,
+        "packages": _advise_packages,
+    },
 )

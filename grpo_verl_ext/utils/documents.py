@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from itertools import count
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -163,6 +164,7 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
 _NULL, _TEXT, _MERGE, *_NUMBERS = (
     f"tag:yaml.org,2002:{name}" for name in ("null", "str", "merge", "int", "float")
 )
+_MOST_VALUES = 100_000
 
 
 def _load(source: str | TextIO, hint: Any) -> Any:
@@ -173,14 +175,16 @@ def _load(source: str | TextIO, hint: Any) -> Any:
     node = yaml.compose(source, loader)
     if node is None:
         return None
-    _keep_text(node, hint)
+    _keep_text(node, hint, count())
     return loader("").construct_document(node)
 
 
-def _keep_text(node: Node, hint: Any) -> None:
+def _keep_text(node: Node, hint: Any, seen: Iterator[int]) -> None:
     """Mark keys, and scalars of a declared type, as strings before YAML constructs them."""
     from yaml import MappingNode, ScalarNode, SequenceNode
 
+    if next(seen) > _MOST_VALUES:
+        raise ValueError(f"its *aliases make more than {_MOST_VALUES} values of it. Remove some")
     if isinstance(node, ScalarNode):
         if "\0" in node.value:
             raise ValueError(f"{node.value!r} is a text with \\0, which no name may have. Type it without")
@@ -188,14 +192,14 @@ def _keep_text(node: Node, hint: Any) -> None:
             node.tag = _TEXT
     elif isinstance(node, SequenceNode):
         for index, each in enumerate(node.value):
-            _keep_text(each, _hint_at(hint, [index]))
+            _keep_text(each, _hint_at(hint, [index]), seen)
     elif isinstance(node, MappingNode):
         for key, value in node.value:
             if key.tag == _MERGE:
-                _keep_text(value, hint)
+                _keep_text(value, hint, seen)
             else:
                 key.tag = _TEXT if isinstance(key, ScalarNode) else key.tag
-                _keep_text(value, _hint_at(hint, [str(key.value)]))
+                _keep_text(value, _hint_at(hint, [str(key.value)]), seen)
 
 
 def _written_hints(kind: type) -> dict[str, Any]:
@@ -243,5 +247,9 @@ def _message(wrong: ErrorDetails, kind: type) -> str:
         known = ", ".join(_path((*within, each)) for each in _written_hints(_hint_at(kind, within)))
         return f"{key}={value!r} is not known; valid are {known}. Remove the line"
     valid = wrong["msg"].removeprefix("Input should be ")
-    typed = {"list_type": f"[{value}]", "dict_type": "{…}", "dataclass_type": "{…}"}
+    typed = {
+        "list_type": "[<value>]" if value is None else f"[{value}]",
+        "dict_type": "{…}",
+        "dataclass_type": "{…}",
+    }
     return f"{key} is {value!r}; valid is {valid}. Type: {key}={typed.get(wrong['type'], '<value>')}"

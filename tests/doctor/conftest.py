@@ -2,9 +2,9 @@
 
 import json
 
-import pandas
 import pytest
 import torch
+from data_files import write_prompts
 from safetensors.torch import save_file
 
 
@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Overrides with which every preset passes: data, a model of 2048 positions, groups of four."""
     folder = tmp_path_factory.mktemp("files")
-    pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / "train.parquet")
+    write_prompts(folder / "train.parquet")
     model = folder / "model"
     model.mkdir()
     config = {"model_type": "qwen2", "max_position_embeddings": 2048, "architectures": ["Qwen2ForCausalLM"]}

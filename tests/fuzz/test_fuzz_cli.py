@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
 
-import pandas
 import pytest
 import torch
+from data_files import write_prompts
 from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -34,7 +34,7 @@ MODEL = "actor_rollout_ref.model.path"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset, and a model of 2048 positions."""
     folder = tmp_path_factory.mktemp("fuzz")
-    pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(folder / "train.parquet")
+    write_prompts(folder / "train.parquet")
     (folder / "model").mkdir()
     save_file({"weight": torch.zeros(2)}, folder / "model" / "model.safetensors")
     return folder

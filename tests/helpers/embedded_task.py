@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pandas
+from data_files import write_prompts
 
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
@@ -20,7 +20,7 @@ def make_embedded_task(folder: Path) -> None:
         tokenizer.save_pretrained(unfinished / "model")
         build_model(tiny, tokenizer, seed=1).save_pretrained(unfinished / "model")
         for name in (TRAIN, TEST):
-            pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(unfinished / name)
+            write_prompts(unfinished / name)
         numbers = {"sampled_accuracy": 0.25, "greedy_accuracy": 1.0, "temperature": 1.0, "seconds": 1.0}
         return {"seed": 1, "versions": {}, "measured_prompts": 512, **numbers}
 

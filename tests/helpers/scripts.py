@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas
 import pytest
+from data_files import write_prompts
 from omegaconf import DictConfig
 
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -70,7 +70,7 @@ def files(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     changed = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 4096}
     (model / "config.json").write_text(json.dumps(changed))
     for name in ("train", "test", "benchmarks"):
-        pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(data / f"{name}.parquet")
+        write_prompts(data / f"{name}.parquet")
     return {"MODEL": str(model), "DATA": str(data)}
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from omegaconf import DictConfig
+from processes import Python
 
 from grpo_verl_ext.verl_plugin.compose import composed
 
@@ -28,3 +29,15 @@ def test_a_file_with_a_dot_in_its_name(tmp_path: Path) -> None:
         composed([], config_path=str(tmp_path), config_name=name).actor_rollout_ref.n
         for name in ("of.two", "of.two.yaml")
     ] == [2, 2]
+
+
+def test_compose_knows_the_presets_before_verl_is_imported(python: Python) -> None:
+    found = python(
+        """
+        import sys
+        import grpo_verl_ext
+        assert "verl" not in sys.modules
+        print(grpo_verl_ext.compose(["+algo=gvpo"]).algorithm.adv_estimator)
+        """
+    )
+    assert found.stdout.split() == ["gvpo"], found.stderr

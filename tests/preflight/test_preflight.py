@@ -4,10 +4,10 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas
 import pytest
 import torch
 import wandb
+from data_files import COUNT, write_prompts
 from omegaconf import DictConfig, OmegaConf
 from processes import Python
 from safetensors.torch import save, save_file
@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     file = tmp_path / "train.parquet"
-    pandas.DataFrame({"prompt": ["1+1=?"]}).to_parquet(file)
+    write_prompts(file)
     return file
 
 
@@ -148,6 +148,90 @@ class TestFiles:
         assert advice(config(**changes), "files") == []
 
 
+class TestRows:
+    """verl's loader and reward workers find out when Ray has started, or drop the rows without an end."""
+
+    def test_fewer_prompts_than_a_step_takes(self, config: Config, data: Path) -> None:
+        assert advice(config(), "rows") == []
+        (message,) = advice(config(data__train_batch_size=COUNT + 1), "rows")
+        assert message.endswith(
+            f"has {COUNT} prompts, and a step takes 2049. Type: data.train_batch_size=2048"
+        )
+        assert (
+            advice(config(data__train_files=[str(data)] * 2, data__train_batch_size=COUNT + 1), "rows") == []
+        )
+        (message,) = advice(config(data__train_max_samples=9), "rows")
+        assert "has 9 prompts" in message
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"prompt": None}, "verl reads a column prompt in every row"),
+            ({"prompt": "1+1=?"}, "its column prompt has "),
+            ({"data_source": None}, "verl reads a column data_source in every row"),
+            ({"reward_model": None}, "verl reads a column reward_model in every row"),
+        ],
+    )
+    def test_a_column_that_verl_reads(
+        self, config: Config, tmp_path: Path, changes: dict[str, object], said: str
+    ) -> None:
+        write_prompts(file := tmp_path / "other.parquet", **changes)
+        (message,) = advice(config(data__val_files=str(file)), "rows")
+        assert f"data.val_files is {file}, but {said}" in message
+        own = {"reward__reward_manager__source": "importlib"}  # which reads what it likes
+        assert len(advice(config(data__val_files=str(file), **own), "rows")) == ("prompt" in changes)
+
+
+SIZES: dict[str, object] = {
+    "trainer__n_gpus_per_node": 6,
+    "actor_rollout_ref__rollout__n": 4,
+    "data__train_batch_size": 96,
+    "actor_rollout_ref__actor__ppo_mini_batch_size": 24,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ()),
+        (
+            {"ppo_mini_batch_size": 32},
+            "6 ranks cannot share its 128 responses; valid is a multiple of 3. Type: {}=33",
+        ),
+        ({"ppo_mini_batch_size": 32, "ulysses_sequence_parallel_size": 3}, ()),
+        ({"ppo_mini_batch_size": 32, "strategy": "megatron"}, ()),  # which has ranks of other kinds
+        (
+            {"ppo_micro_batch_size_per_gpu": 6},
+            "a rank has 16 responses; valid is a divisor of 16. Type: {}=2, or ",
+        ),
+        ({"ppo_micro_batch_size_per_gpu": 6, "use_dynamic_bsz": True}, ()),
+    ],
+    ids=str,
+)
+def test_sizes_that_do_not_divide(config: Config, changes: dict[str, object], said: str) -> None:
+    """verl's workers assert the same after a rollout: ``train_mini_batch``, ``prepare_micro_batches``."""
+    actor = "actor_rollout_ref.actor"
+    found = advice(config(**SIZES, **{f"{actor}.{key}": value for key, value in changes.items()}), "sizes")
+    assert len(found) == bool(said)
+    assert all(said.format(f"{actor}.{next(iter(changes))}") in each for each in found)
+
+
+def test_sizes_of_passes_and_of_fetches(config: Config) -> None:
+    rollout = "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"
+    (message,) = advice(config(**SIZES, **{rollout: 48}), "sizes")
+    assert "a rank has 64 responses; valid is a divisor of 64" in message
+    fetched = {"data__gen_batch_size": 36}
+    (message,) = advice(config(**SIZES, **fetched), "sizes")
+    assert message.endswith(
+        "verl fetches so many prompts at a time, and a step has 96. Type: data.gen_batch_size=null"
+    )
+    for singly in (
+        {"trainer__v1__trainer_mode": "colocate_async"},
+        {"algorithm__filter_groups": {"enable": True}},
+    ):
+        assert advice(config(**SIZES, **fetched, **singly), "sizes") == []
+
+
 class TestFolder:
     """verl resumes whatever checkpoints it finds, with their learning rate."""
 
@@ -174,7 +258,7 @@ class TestFolder:
         message = refusal(config(**begun, algorithm__adv_estimator="rloo"))
         assert "another training's: algorithm.adv_estimator was gae, and is rloo here" in message
         assert "Type: 'trainer.default_local_dir=<another folder>', or to go on from there: ++" in message
-        pandas.DataFrame({"prompt": ["2+2=?"]}).to_parquet(data)
+        write_prompts(data, data_source="other sums")
         assert "another training's: data.train_files was " in refusal(config(**begun))
         for passing in ({"trainer__resume_mode": "disable"}, {"algorithm__grpo_ext__silence": ["folder"]}):
             preflight.check_training(config(**begun, **passing))
