@@ -26,7 +26,7 @@ from grpo_verl_ext.algorithms.validation import TensorError, check_floating, che
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
 from grpo_verl_ext.catalogue.record import CLIPS
 from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.options import is_count
+from grpo_verl_ext.utils.options import is_count, is_number
 
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
 _COLUMNS = (*_ARGUMENTS, "advantages", "rewards", "groups", "reward_weights", "rollout_is_weights", "counts")
@@ -137,6 +137,10 @@ def _evaluated(
             f"groups is None; {algorithm.name} compares the responses to a prompt; valid is (B,), one "
             f"prompt id a row. Pass groups=<{len(mask)} ids>"
         )
+    threshold = plain.get("off_policy_mask_threshold")
+    if threshold is not None and not (is_number(threshold) and threshold > 0):
+        fix, valid = "off_policy_mask_threshold=0.5", "a finite number > 0"
+        raise SettingError("off_policy_mask_threshold", threshold, valid=valid, fix=fix)
     config = compute.config_of(algorithm, preset, plain, _counts(algorithm, given, mask, group))
     for check in loss.settings:
         check(config)

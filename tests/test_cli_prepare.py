@@ -57,7 +57,14 @@ def test_the_tasks_are_those_of_the_table(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["chain_summ"], ["chain_sum", "--seed", "one"], ["chain_sum", "--seed", "-1"], []]
+    "arguments",
+    [
+        ["chain_summ"],
+        ["chain_sum", "--seed", "one"],
+        ["chain_sum", "--seed", "-1"],
+        ["chain_sum", "--seed", f"{2**70}"],
+        [],
+    ],
 )
 def test_what_is_not_understood_is_status_two(run, arguments):
     assert run(*arguments).exit_code == 2

@@ -295,6 +295,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"advantages": torch.ones(1, 2)}, TensorError, "advantages has shape (1, 2)"),
     (PAIR | {"counts": (2, 2, 1)}, TensorError, "counts is (2, 2, 1); valid are"),
     (PAIR | {"counts": (9, 2)}, TensorError, "counts is (9, 2); valid are"),
+    (PAIR | {"rollout_is_weights": torch.ones(2)}, TensorError, "rollout_is_weights has shape (2,)"),
+    (PAIR | {"off_policy_mask_threshold": -1.0}, SettingError, "threshold is -1.0; valid is a finite"),
+    (PAIR | {"off_policy_mask_threshold": torch.nan}, SettingError, "threshold is nan; valid is a finite"),
     ({"advantages": LOG_PROB, "clip_ratio_low": -1.0}, SettingError, "clip_ratio_low is -1.0"),
     (PAIR | {"scale_rewards": "std"}, SettingError, "scale_rewards is std; valid are group, batch, none"),
     ({"advantages": LOG_PROB, "beta": 1}, TypeError, "unexpected keyword argument 'beta'"),
@@ -336,6 +339,20 @@ def test_a_new_record_has_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = losses.vespo(LOG_PROB, LOG_PROB, MASK, **given)
     assert torch.equal(loss, expected)
     assert "new" in dir(losses)
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"gvpo"}))
+def test_weights_of_tokens_are_constants(name: str) -> None:
+    """Though a caller may have computed them of the policy's log-probs."""
+    advantages, found = torch.tensor([[0.5, 0.5], [-0.5, 0.0]]), []
+    for is_constant in (True, False):
+        log_prob = LOG_PROB.clone().requires_grad_()
+        weights = (log_prob - LOG_PROB + 0.3).exp()
+        given = {"rollout_is_weights": weights.detach() if is_constant else weights}
+        settings = needed(name, ["a", "a"]) | {"advantages": advantages} | given
+        loss, _ = getattr(losses, name)(log_prob, LOG_PROB, MASK, **settings)
+        found += torch.autograd.grad(loss, log_prob)
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("name", ["grpo", "gvpo", "topr", "kimi", "dr_grpo"])

@@ -111,7 +111,7 @@ class GridSettings(Document):
 
     axes: Annotated[dict[str, Annotated[dict[str, list[str]], Field(min_length=1)]], Field(min_length=1)]
     """Axis → label → overrides. Axes are crossed; overrides that belong together share a label."""
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     """Every variant is trained with every seed."""
     baseline: list[str]
     """One label per axis, in order: the variant that the others are compared with."""

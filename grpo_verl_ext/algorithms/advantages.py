@@ -119,7 +119,8 @@ def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, member: Tensor) -
 
     Mean and std (n − 1) of r_m are over the group of i, those of s, whose mean is 0, over all responses of
     the batch. GDPO, arXiv 2601.05242: no reward outweighs another by its spread. Equal rewards in a group add
-    0 for this group, and a group of one has advantage 0.
+    0 for this group, and a group of one has advantage 0. Where the weighted rewards cancel in every group of
+    the batch, what is left of rounding and of the first ε becomes advantages of the size of 1.
     Differs from verl's ``gdpo``, whose second mean and std are over tokens: long responses weigh more there.
 
     Args:
@@ -198,8 +199,8 @@ def learnt_from(response_mask: Tensor, max_response_length: int | None = None) -
 
     All of ``response_mask``, less the responses that `is_truncated` names where there is a budget. These keep
     their place in the statistics of their group and in every denominator of the loss.
-    Overlong filtering of DAPO, arXiv 2503.14476 §3.4; the same policy term as TRL's
-    ``mask_truncated_completions``. Differs from TRL: a KL or entropy term still sees the response.
+    Overlong filtering of DAPO, arXiv 2503.14476 §3.4. Differs from TRL's ``mask_truncated_completions``: a
+    KL or entropy term still sees the response, and a mean over tokens is divided by its tokens, too.
     """
     learnt = response_mask.bool()
     if max_response_length is None:

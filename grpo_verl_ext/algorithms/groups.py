@@ -20,7 +20,9 @@ def dense_group_ids(index: npt.ArrayLike, device: torch.device | str | None = No
     """
     numbers: dict[object, int] = {}
     try:
-        rows = [numbers.setdefault(name, len(numbers)) for name in np.asarray(index).tolist()]
+        # As objects, for as an array 1 and "1" are the same text.
+        names = (x.item() if hasattr(x, "item") else x for x in np.asarray(index, dtype=object).tolist())
+        rows = [numbers.setdefault(name, len(numbers)) for name in names]
     except (ValueError, TypeError) as error:  # ragged, a single id, or rows of several
         raise TensorError(
             f"index is {index!r:.80} ({error}); valid is (B,), one id a row. Pass index=<(B,) ids>"

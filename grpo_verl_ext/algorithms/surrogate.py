@@ -2,7 +2,8 @@
 
 ρ_{i,t} = π_θ / π_old = exp(log_prob − old_log_prob). Gradient flows through ``log_prob`` alone. Whatever
 stands under the mask, NaN and infinities included, reaches neither value nor gradient. Log-ratios are
-limited to ±20, where exp still fits every dtype; beyond it a token has value but no gradient, as in verl.
+limited to ±20, where exp fits bf16 and fp32; beyond it a token has value but no gradient, as in verl. In
+fp16 gradients of more than 65,504 are infinite, from a log-ratio of 11 on.
 
 Raises:
     TensorError: shapes that differ, or advantages that are integers.

@@ -121,9 +121,9 @@ def metrics_of(
 ) -> dict[str, Tensor]:
     """Return the token mean of each value, (B, T) → (), and the share of truncated responses.
 
-    ``actor/frac_truncated`` needs the budget. Differs from verl's ``response_length/clip_ratio``:
-    the responses as long as the longest of the batch are the truncated ones only if ``response_length/max``
-    is the budget.
+    ``actor/frac_truncated`` needs the budget, and counts rows without tokens among the others. Differs from
+    verl's ``response_length/clip_ratio``: the responses as long as the longest of the batch are the truncated
+    ones only if ``response_length/max`` is the budget.
     """
     counts = mini_batch.batch_num_tokens, mini_batch.global_batch_size
     means = {

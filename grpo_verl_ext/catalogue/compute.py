@@ -160,7 +160,8 @@ def token_loss(
     needed = () if statistic is None else (statistic,)
     own = (config,) if loss.keywords is None else ()
     keywords = {} if loss.keywords is None else loss.keywords(config)
-    check_same_shape(**tokens._asdict())
+    weighing = {} if rollout_is_weights is None else {"rollout_is_weights": rollout_is_weights.detach()}
+    check_same_shape(**tokens._asdict(), **weighing)
     given = (torch.where(mask.bool(), each, 0) for each in tokens[:3])  # also of a NaN that is no token
     of_tokens = loss.per_token(*given, mask, *own, *needed, **keywords)
     if of_tokens.shape != mask.shape:
@@ -171,7 +172,7 @@ def token_loss(
         )
     threshold = config.policy_loss.get("off_policy_mask_threshold")
     kept = None if threshold is None else surrogate.off_policy_mask(*tokens, threshold=float(threshold))
-    for weights in (kept, rollout_is_weights):
+    for weights in (kept, *weighing.values()):
         if weights is not None:
             of_tokens = of_tokens * torch.where(mask.bool(), weights, 0)
     log_ratio = surrogate.token_log_ratio(tokens.log_prob.detach(), tokens.old_log_prob, mask)

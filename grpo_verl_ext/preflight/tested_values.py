@@ -27,6 +27,7 @@ from grpo_verl_ext.catalogue.requires import (
     refused,
     runs_v1,
 )
+from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 from grpo_verl_ext.utils.errors import Finding, Line
 from grpo_verl_ext.utils.keys import (
     ACTOR,
@@ -42,6 +43,7 @@ from grpo_verl_ext.utils.keys import (
     SECTION,
     setting,
 )
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
@@ -52,6 +54,8 @@ _FILTER = "algorithm.filter_groups.enable"
 _BYPASS_LOSS = "bypass_mode"
 """verl's loss that applies weights and rejection in bypass mode itself."""
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
+_BUFFER = PUNISHES.removesuffix(".enable")
+_BUDGET = "reward.reward_kwargs.max_resp_len"
 
 
 _IS_OURS = Where("the estimator is this package's", lambda config: catalogue.estimator_of(config) is not None)
@@ -240,6 +244,27 @@ _SHARED = (
             refuse=True,
             when=If(f"{ROLLOUT}.top_k", (1,)),
         ),
+        In(
+            f"{ROLLOUT}.temperature",
+            (1,),
+            "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
+            refuse=True,
+            when=If(f"{ROLLOUT}.temperature", (0,)),
+        ),
+    ),
+    _shared(
+        "overlong-punishment",
+        overlong_punishment,
+        In(
+            f"{_BUFFER}.len",
+            (f"${{{_BUDGET}}}",),
+            "verl's reward manager refuses in its workers",
+            refuse=True,
+            test=lambda length, config: is_count(length) and length <= setting(config, _BUDGET, 0),
+            words=f"from 1 to {_BUDGET}",
+            line=Line(f"{_BUDGET}=${{data.max_response_length}}", f"{_BUFFER}.len=${{{_BUDGET}}}"),
+        ),
+        AtLeast(f"{_BUFFER}.penalty_factor", 0, "rewards long responses", refuse=True),
     ),
     _shared(
         "critic-warmup",

@@ -50,12 +50,12 @@ def whole_response(
     extra_info: object = None,  # noqa: ARG001
     **_: object,
 ) -> dict[str, float]:
-    """Return as ``score`` and ``acc`` 1.0 if the response, stripped, is the ground truth, else 0.0.
+    """Return as ``score`` and ``acc`` 1.0 if the response is the ground truth, else 0.0; both are stripped.
 
     It is a reward function of verl's, ``pkg://grpo_verl_ext.rewards.rules``, for prompts that ask for the
     answer alone.
     """
-    right = float(solution_str.strip() == str(ground_truth))
+    right = float(solution_str.strip() == str(ground_truth).strip())
     return {"score": right, "acc": right}
 
 

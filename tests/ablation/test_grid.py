@@ -85,6 +85,7 @@ def test_the_examples_compose(file: Path) -> None:
     [
         (["steps=0"], r"steps is 0; .*greater than or equal to 1"),
         (["seeds=[]"], r"seeds is \[\]; .* at least 1 item"),
+        (["seeds=[1,9223372036854775808]"], r"seeds\[1\] is 9223372036854775808; valid is less than"),
         (["seeds=[1,1]"], r"seeds is \[1, 1\] and .*valid are different seeds"),
         (["seed_overrides=[]"], r"so that only 1 of .* Type: .*'seed_overrides=\[data\.seed=\{seed\}\]'"),
         (["seeds=[-1]"], r"seeds\[0\] is -1; .*greater than or equal to 0"),

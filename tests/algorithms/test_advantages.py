@@ -52,6 +52,7 @@ def assert_close(found: Tensor, expected, tolerance: float = 1e-12) -> None:
 def test_groups_are_numbered_as_they_appear():
     assert dense_group_ids(["b", "a", "b", "c"]).tolist() == [0, 1, 0, 2]
     assert dense_group_ids(np.array([7, 3, 7])).tolist() == [0, 1, 0]
+    assert dense_group_ids([1, "1", "a", "a\0", 2**63, 1]).tolist() == [0, 1, 2, 3, 4, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])

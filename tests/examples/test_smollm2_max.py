@@ -65,7 +65,8 @@ def test_a_row_asks_for_the_larger_number_and_its_right_answer_scores_one(made: 
 
 @pytest.mark.parametrize(("response", "score"), [(" 13\n", 1.0), ("13.", 0.0), ("1 3", 0.0), ("", 0.0)])
 def test_the_reward_is_for_the_number_and_nothing_else(response: str, score: float) -> None:
-    assert whole_response("", response, "13", {"index": 0}) == {"score": score, "acc": score}
+    for truth in ("13", "13\n"):
+        assert whole_response("", response, truth, {"index": 0}) == {"score": score, "acc": score}
 
 
 def test_the_same_seed_gives_the_same_bytes(converted: Path, learnt: PreparedOutcome, tmp_path: Path) -> None:

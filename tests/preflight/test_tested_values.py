@@ -65,7 +65,8 @@ TOKENS = f"{CORRECTION}.rollout_rs='seq_mean_k1,token_k1'"
 BYPASS, FILTER = f"{CORRECTION}.bypass_mode=true", "algorithm.filter_groups.enable=true"
 DISTILS = ["distillation.enabled=true", "distillation.distillation_loss.loss_mode=forward_kl_topk"]
 ALONE = ["distillation.enabled=true", "distillation.distillation_loss.use_task_rewards=false"]
-OVERLONG = ["reward.reward_manager.name=dapo", "++reward.reward_kwargs.overlong_buffer_cfg.enable=true"]
+BUFFER = "++reward.reward_kwargs.overlong_buffer_cfg"
+OVERLONG = ["reward.reward_manager.name=dapo", f"{BUFFER}.enable=true"]
 MODELS = ["reward.reward_manager.name=rule_and_model", f"++{OURS}.reward_model.path=some/model"]
 COLOCATE, ONE_UPDATE = f"{MODE}=grpo_ext_colocate_async", f"{ACTOR}.ppo_mini_batch_size=1024"
 OTHERS, DETERMINED = "skip.rollout_tq.enable=true", f"{ROLLOUT}.full_determinism=true"
@@ -104,6 +105,10 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("cispo", ALONE, "distillation use_task_rewards", R),
     ("grpo", [DISTILS[0]], "distillation enabled", W),
     ("grpo", [f"{ROLLOUT}.top_k=1"], "group-size top_k", R),
+    ("grpo", [f"{ROLLOUT}.temperature=0.0"], "group-size temperature", R),
+    ("dapo", [f"{BUFFER}.len=0"], "overlong-punishment len", R),
+    ("dapo", [f"{BUFFER}.len=4096", "data.max_response_length=1024"], "overlong-punishment len", R),
+    ("dapo", [f"{BUFFER}.penalty_factor=-1"], "overlong-punishment penalty_factor", R),
     ("grpo", ["model_engine=megatron", f"{ACTOR}.strategy=fsdp2"], "engine strategy", R),
     ("grpo", [SHARE], "stored-responses trainer_mode", R),
     ("grpo", [HISTORY.replace(", max_age: 9", ""), SYNC], "stored-responses max_age", R),

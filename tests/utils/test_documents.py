@@ -78,6 +78,7 @@ def test_text_is_what_was_typed_and_numbers_may_come_from_text(read, monkeypatch
         ("steps=on", r"steps is 'on'; valid is .* integer.*\. Type: steps=<value>$"),
         ("steps=2.5", r"steps is 2\.5; valid is .* integer"),
         ("labels=[]|labels.a.b=3", r"file\.yaml cannot be read: .*'a'"),
+        ("labels=null", r"labels is None; valid is a valid list\. Type: labels=\[<value>\]$"),
         ("labels=[[]]", r"labels\[0\] is \[\]; valid is .*string\. Type: labels\[0\]=<value>$"),
         ('folder="a\\0"', r"'a\\x00' is a text with \\0"),
         ("folder=${folder}", r"refers to itself without end|folder: "),
@@ -87,6 +88,13 @@ def test_text_is_what_was_typed_and_numbers_may_come_from_text(read, monkeypatch
 def test_what_does_not_fit_is_named(read, override: str, message: str) -> None:
     with pytest.raises(WrongError, match=message):
         read(SMALL, *override.split("|"))
+
+
+def test_a_few_aliases_that_make_many_values_are_refused(read) -> None:
+    """Ten of ten of ten …: 10⁸ values of 400 letters."""
+    lists = [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 10 if i else '0123456789')}]" for i in range(8)]
+    with pytest.raises(WrongError, match=r"\*aliases make more than 100000 values of it\. Remove some$"):
+        read("\n".join(["anything:", *lists]))
 
 
 def test_what_is_not_there_is_named(read) -> None:

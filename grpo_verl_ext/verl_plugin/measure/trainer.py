@@ -7,7 +7,7 @@ other responses are missing from it.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, cycle, islice
-from math import ceil
+from math import ceil, isfinite
 from statistics import fmean
 from typing import Any
 
@@ -130,11 +130,11 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
 
 
 def _by_key(statistic: Callable[[Sequence[float]], Any], reports: Iterable[_Reported]) -> dict[str, float]:
-    """Return a statistic of every numeric key over the reports that have it; true counts as 1."""
+    """Return a statistic of every key over the reports with a finite number there; true counts as 1."""
     values: dict[str, list[float]] = {}
     for report in reports:
         for key, value in report.items():
-            if (found := as_number(value)) is not None:
+            if (found := as_number(value)) is not None and isfinite(found):
                 values.setdefault(key, []).append(found)
     return {key: float(statistic(own)) for key, own in values.items()}
 

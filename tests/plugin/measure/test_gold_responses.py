@@ -273,7 +273,7 @@ class TestStep:
         reports = [
             {"score": 2.8, "acc": 1.0, "gold": 1.0},
             {"score": 2.8, "acc": 1.0, "gold": 0.0},
-            {"score": 0.8, "acc": 0.0, "gold": 0.0},
+            {"score": 0.8, "acc": 0.0, "gold": 0.0, "rate": math.nan},
             {"score": 0.0, "acc": 0.0, "gold": 0.0},
             {"acc": 1.0, "gold": 0.0},  # stored, so that the policy has not sampled it
             {"acc": 1.0},
@@ -284,6 +284,7 @@ class TestStep:
         assert found.metrics["training_reward/acc"] == pytest.approx(4 / 6)
         assert found.metrics["training_reward/gold"] == pytest.approx(1 / 5)
         assert found.metrics["training_reward/score"] == pytest.approx(1.6)
+        assert "training_reward/rate" not in found.metrics
 
     def test_where_the_reward_does_not_say_it_no_share_is_made_up(
         self, stepped: Any, model: torch.nn.Module
