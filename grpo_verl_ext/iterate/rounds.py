@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas
 from omegaconf import DictConfig
@@ -33,14 +33,13 @@ from grpo_verl_ext.runs.metrics import Response, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, parse_json
+from grpo_verl_ext.utils.documents import Document, leaves, read_if_there
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, setting
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.usage import own_task
 
-_FORMAT = 2
 _MANIFEST = "manifest.json"
 _SAVED = (
     *(
@@ -62,9 +61,9 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
 
     Refuses what verl would refuse, and a policy that no later round could begin with or learn from.
     """
-    numbers = range(1, settings.rounds + 1)
+    every = (Round(settings, number) for number in range(1, settings.rounds + 1))
     try:
-        rounds = [composed(Round(settings, number).run().arguments()) for number in numbers]
+        rounds = [composed(this.run().arguments()) for this in every]
         own = composed([*settings.policy.overrides])
     except SettingError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
@@ -91,27 +90,25 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
     ``config`` is verl's of the first round, whose models and data exist.
     """
     reward = settings.reward_model
-    steps = reward.step_label is not None
-    kind: type[Pair | Steps] = Steps if steps else Pair
+    kind: type[Pair | Steps] = Pair
+    key, name, valid = "reward_model.label", reward.label, "rules.correctness"
+    if steps := reward.step_label is not None:
+        kind, key, name, valid = Steps, "reward_model.step_label", reward.step_label, "steps.compute_score"
     try:
         _, fields = reward_training.of_trl(reward.trainer, steps=steps, output_dir="", seed=0)
         inspect.signature(fields.func).bind(**fields.keywords)
     except TypeError as error:
-        raise IterateError(
-            f"reward_model.trainer does not fit TRL's {'PRMConfig' if steps else 'RewardConfig'}: {error}. "
-            "Remove the line"
-        ) from error
+        said = f"reward_model.trainer does not fit TRL's {'PRM' if steps else 'Reward'}Config: {error}"
+        raise IterateError(f"{said}. Remove the line") from error
     if reward.replay_from:
         kind.read(Path(reward.replay_from))
-    name = str(reward.step_label or reward.label)
     try:
-        rule = functions.load_function(name)
+        rule = functions.load_function(str(name))
         kind.made([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
-        key, valid = ("step_label", "steps.compute_score") if steps else ("label", "rules.correctness")
         raise IterateError(
-            f"reward_model.{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
-            f"reward_model.{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
+            f"{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
+            f"{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
         ) from error
     try:
         preflight.check_training(config)
@@ -122,10 +119,7 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
 
 @dataclass
 class _RoundRecord:
-    """A round, with the results of its finished parts.
-
-    A part has its own commit and versions where the round was resumed with others than it was begun with.
-    """
+    """A round; a part has its own commit and versions where they are not those at the round's beginning."""
 
     round: int
     seed: int
@@ -141,7 +135,7 @@ class IterateManifest(Document):
 
     settings: dict[str, Any]
     rounds: list[_RoundRecord] = field(default_factory=list)
-    format: int = _FORMAT
+    format: Literal[2] = 2
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any]) -> IterateManifest:
@@ -150,31 +144,17 @@ class IterateManifest(Document):
         Only ``rounds`` may differ, for more rounds continue the run, and settings of the reward model's
         training until a round has finished it.
         """
-        file = folder / _MANIFEST
-        if not file.exists():
-            return cls(settings)
-        try:
-            manifest = parse_json(file.read_bytes(), cls)
-            if manifest.format != _FORMAT:
-                raise DocumentError(f"it has format {manifest.format}, this version reads {_FORMAT}")
-        except DocumentError as error:
-            raise IterateError(
-                f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
-            ) from error
-        before, now = (
-            {key: value for key, value in leaves(each) if value != {}}
-            for each in (manifest.settings, settings)
-        )
+        file, then = folder / _MANIFEST, "type folder=<a new folder>"
+        manifest = read_if_there(file, cls, IterateError, "a manifest", then) or cls(settings)
+        both = (manifest.settings, settings)
+        before, now = ({key: value for key, value in leaves(each) if value != {}} for each in both)
         is_trained = any("reward_model" in each.parts for each in manifest.rounds)
-        may_differ = (
-            ("rounds",) if is_trained else ("rounds", "reward_model.trainer.", "reward_model.launcher")
-        )
+        may_differ = ("rounds", *(() if is_trained else ("reward_model.trainer.", "reward_model.launcher")))
         for key in before | now:
             if before.get(key) != now.get(key) and not key.startswith(may_differ):
-                raise IterateError(
-                    f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
-                    f"Type folder=<a new folder>, or the old value"
-                )
+                seen = f"another {key}: {before.get(key)!r} there, {now.get(key)!r} now"
+                fix = "Type folder=<a new folder>, or the old value"
+                raise IterateError(f"{file} was begun with {seen}. {fix}")
         manifest.settings = settings
         return manifest
 
@@ -193,10 +173,8 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     if not run.is_finished():
         start = this.before.model
         if this.number > 1 and not ((start / "config.json").is_file() and [*start.glob("*.safetensors")]):
-            raise IterateError(
-                f"{start} has no policy, which verl saved at the end of the round and this one begins with; "
-                f"type folder=<a new folder>"
-            )
+            lost = "which verl saved at the end of the round and this one begins with"
+            raise IterateError(f"{start} has no policy, {lost}; type folder=<a new folder>")
         run.go()
     metrics = run.metrics()
     before, after = (
@@ -211,15 +189,14 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
 
     n new ones are joined by n · share / (1 − share), drawn without replacement, or by all that there are.
     """
-    reward, rollouts = this.settings.reward_model, this.run().rollouts
-    files = {step: rollouts / f"{step}.jsonl" for step in range(1, this.settings.policy.steps + 1)}
+    reward, run = this.settings.reward_model, this.run()
+    every = {step: run.rollouts / f"{step}.jsonl" for step in range(1, run.steps + 1)}
     # A file is missing where a training was killed between its checkpoint and its dump.
-    missing = [step for step, file in files.items() if not file.is_file()]
-    if len(missing) == len(files):
-        raise IterateError(
-            f"{rollouts} has no rollouts of steps 1 … {len(files)}; was trainer.rollout_data_dir overridden?"
-        )
-    responses = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
+    files = {step: file for step, file in every.items() if file.is_file()}
+    if not files:
+        seen = f"{run.rollouts} has no rollouts of steps 1 … {run.steps}"
+        raise IterateError(f"{seen}; was trainer.rollout_data_dir overridden?")
+    responses = [each for file in files.values() for each in read_dump(file)]
     kind: type[Pair | Steps] = Pair if reward.step_label is None else Steps
     pairs = kind.made(responses, rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
     earlier = [pair for file in this.replayable for pair in kind.read(file)]
@@ -232,10 +209,9 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     write_examples(this.training_pairs, train)
     write_examples(this.held_out_pairs, held_out)
     write_examples(this.mixture, [*train, *replay])
-    return {
-        **{"responses": len(responses), "steps_without_rollouts": missing},
-        **{"pairs": len(train), "replayed": len(replay), "held_out": len(held_out)},
-    }
+    counts = {"pairs": len(train), "replayed": len(replay), "held_out": len(held_out)}
+    missing = sorted(every.keys() - files.keys())
+    return {"responses": len(responses), "steps_without_rollouts": missing, **counts}
 
 
 def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
@@ -324,11 +300,7 @@ def run_iterate(settings: IterateSettings) -> None:
     console.print(Round(settings, 1).run().ray.words)
     say = "round {0.number}: {1}; {0.folder} has the output".format
     done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part)))
-    results = [
-        {key: value for part in record.parts.values() for key, value in part.items()}
-        for record in done.rounds
-    ]
     names = [f"round {record.round}" for record in done.rounds]
-    table = pandas.json_normalize(results).T
+    table = pandas.json_normalize([record.parts for record in done.rounds]).T
     console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))
     console.print(f"{Path(settings.folder) / _MANIFEST}")

@@ -61,7 +61,7 @@ def _inspector() -> Callable[[], str | None]:
     return reason
 
 
-def checked_training(preset: str, overrides: Sequence[str], **options: str) -> DictConfig | None:
+def checked_training(preset: str, overrides: Sequence[str], *options: str) -> DictConfig | None:
     """Return the configuration that would be trained; None where only Hydra can read the other options.
 
     It is refused where verl has not loaded the plugin in this process, and where environment variables of
@@ -71,14 +71,12 @@ def checked_training(preset: str, overrides: Sequence[str], **options: str) -> D
         raise NoPluginError(f"this process has no plugin for this training: {reason}")
     if any(word.startswith("-") for word in overrides):
         return None
-    config = configured(preset, overrides, **options)
+    config = configured(preset, overrides, *options)
     key = f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_PLUGINS"
     policy = str(setting(config, key, "auto")).strip().lower()
     if policy != "auto" and "grpo_verl_ext" not in (name.strip() for name in policy.split(",")):
-        raise NoPluginError(
-            f"{key} is {policy}, with which no worker loads the plugin; valid is auto, or a list with "
-            f"grpo_verl_ext. Type: the same command without it"
-        )
+        valid = "auto, or a list with grpo_verl_ext. Type: the same command without it"
+        raise NoPluginError(f"{key} is {policy}, with which no worker loads the plugin; valid is {valid}")
     return config
 
 
@@ -115,10 +113,9 @@ def _asking_first(task_runner_class: Any) -> Any:
 def run_training(
     preset: str,
     overrides: Sequence[str],
-    config: DictConfig | None = None,
-    *,
     config_path: str = CONFIG_PATH,
     config_name: str = CONFIG_NAME,
+    config: DictConfig | None = None,
 ) -> None:
     """Train with the preset, the other words of verl's command line, and two of Hydra's options.
 
@@ -133,7 +130,6 @@ def run_training(
     flags = [f"--config-path={folder_of(config_path)}"] * (config_path != CONFIG_PATH)
     flags += [f"--config-name={config_name}"] * (config_name != CONFIG_NAME)
     verls_run_ppo = main_ppo.run_ppo
-
     main_ppo.run_ppo = lambda config, task_runner_class: verls_run_ppo(
         config, task_runner_class=_asking_first(task_runner_class)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -132,9 +133,12 @@ def shown(
     }
 
 
-def print_values(content: Mapping[str, Any]) -> None:
-    """Print a table of values and sources, and what differs from the paper."""
+def print_values(content: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what `shown` returns as JSON, or as a table of values and what differs from the paper."""
     console, table = make_console(), Table()
+    if as_json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+        return
     for name in ("key", "value", "source"):
         table.add_column(name, overflow="fold")
     for each in content["values"]:
