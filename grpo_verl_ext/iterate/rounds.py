@@ -33,7 +33,7 @@ from grpo_verl_ext.runs.metrics import Response, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.documents import Document, leaves, read_if_there
+from grpo_verl_ext.utils.documents import Document, leaves, numbers_as_text, read_if_there
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, setting
@@ -158,10 +158,6 @@ class IterateManifest(Document):
         manifest.settings = settings
         return manifest
 
-    def write(self, folder: Path) -> None:
-        """Write the manifest atomically."""
-        write_whole(folder / _MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
-
 
 _Part = Callable[[Round, DictConfig, Rule], dict[str, Any]]
 """Arguments: the round, verl's configuration of round 1, the function that labels responses."""
@@ -268,13 +264,13 @@ def run_rounds(
                 manifest.rounds.append(_RoundRecord(number, this.seed, [*this.run().overrides], **now))
             record = manifest.rounds[number - 1]
             # the settings of a round that is killed are known when it is resumed
-            manifest.write(folder)
+            write_whole(folder / _MANIFEST, numbers_as_text(asdict(manifest)))
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
             for name, part in parts.items():
                 if name not in record.parts:
                     say(this, name)
                     record.parts[name] = part(this, config, rule) | changed
-                    manifest.write(folder)
+                    write_whole(folder / _MANIFEST, numbers_as_text(asdict(manifest)))
     return manifest
 
 

@@ -80,30 +80,26 @@ def checked_training(preset: str, overrides: Sequence[str], *options: str) -> Di
     return config
 
 
-def _check_workers() -> None:
-    """Refuse where a node that Ray has now would train without the plugin, or with another version."""
-    asked = {}
-    for node in filter(lambda node: node["Alive"], ray.nodes()):
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ask = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_inspector())
-        asked[node["NodeManagerAddress"]] = ask.remote()
-    for address, answer in asked.items():
-        try:
-            reason = ray.get(answer, timeout=_SECONDS)
-        except (RayError, TimeoutError) as error:
-            reason = f"it could not be asked: {error}"
-        if reason:
-            raise NoPluginError(f"a worker on the node {address} has no plugin for this training: {reason}")
-
-
 def _asking_first(task_runner_class: Any) -> Any:
-    """Return verl's class, whose actor it starts right after Ray, so that workers are asked before."""
+    """Return verl's class, whose actor it starts right after Ray, so that workers are asked before.
+
+    A node that Ray has then ends the training if it lacks the plugin, or has another version.
+    """
 
     def remote() -> Any:
-        try:
-            _check_workers()
-        except NoPluginError as error:
-            sys.exit(f"grpo_verl_ext: {error}")
+        asked = {}
+        for node in filter(lambda node: node["Alive"], ray.nodes()):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ask = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_inspector())
+            asked[node["NodeManagerAddress"]] = ask.remote()
+        for address, answer in asked.items():
+            try:
+                reason = ray.get(answer, timeout=_SECONDS)
+            except (RayError, TimeoutError) as error:
+                reason = f"it could not be asked: {error}"
+            if reason:
+                lacks = f"a worker on the node {address} has no plugin for this training"
+                sys.exit(f"grpo_verl_ext: {lacks}: {reason}")
         return task_runner_class.remote()
 
     with_options: Callable[..., Any] = task_runner_class.options

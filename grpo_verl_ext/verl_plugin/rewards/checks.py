@@ -1,8 +1,6 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,7 +13,7 @@ from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, MODEL, REWARD_MANAGER, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.agent_loops.checks import check_loops_of_data
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options, RewardModelOptions
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import local_folder, model_shape, read_config
 
@@ -68,32 +66,26 @@ def _check_reward_model(config: DictConfig) -> None:
         why = "without reward.custom_reward_function.path verl then asks its own reward model and never "
         why += f"calls {_MANAGER}={manager}"
         raise SettingError(_SERVED, True, why=why, valid="false", fix=Line(f"{_SERVED}=false"))
-    if (folder := local_folder(options.path)) is not None:
-        _check_classifier(folder, options, of_steps=catalogue.learns_from_steps(config))
-
-
-def _check_classifier(folder: Path, options: RewardModelOptions, *, of_steps: bool) -> None:
-    """Refuse a folder whose model or tokenizer cannot score."""
-    key, template = f"{SECTION}.reward_model.path", f"{SECTION}.reward_model.chat_template"
+    if (folder := local_folder(options.path)) is None:
+        return
+    of_steps, template = catalogue.learns_from_steps(config), f"{key}.chat_template"
     head, outputs = ("ForTokenClassification", 2) if of_steps else ("ForSequenceClassification", 1)
-    said: dict[str, Any] = {"fix": f"{key}=<folder of a model …{head}>"}
-    content = read_config(folder, key=key, **said)
+    key, typed = f"{key}.path", f"{key}.path=<folder of a model …{head}>"
+    content = read_config(folder, key=key, fix=typed)
     architectures, labels = content.get("architectures"), content.get("id2label")
     first = str(architectures[0]) if isinstance(architectures, list) and architectures else "none"
+    if not first.endswith(head):
+        why, valid = f"its architecture is {first}, not a classifier", f"an architecture …{head}"
+        raise SettingError(key, options.path, why=why, valid=valid, fix=typed)
     # transformers writes no number where it is 2
     found = len(labels) if isinstance(labels, dict) else content.get("num_labels", 2)
+    if found != outputs:
+        raise SettingError(key, options.path, why=f"it has {found} outputs", valid=f"{outputs}", fix=typed)
     file = folder / "tokenizer_config.json"
     has_template = file.is_file() and b'"chat_template"' in file.read_bytes()
-    if not first.endswith(head):
-        said |= {"why": f"its architecture is {first}, not a classifier", "valid": f"an architecture …{head}"}
-    elif found != outputs:
-        said |= {"why": f"it has {found} outputs", "valid": f"{outputs}"}
-    elif options.chat_template and not (has_template or (folder / "chat_template.jinja").is_file()):
+    if options.chat_template and not (has_template or (folder / "chat_template.jinja").is_file()):
         why = f"{template} is true, and its tokenizer has no chat template"
-        said = {"why": why, "fix": Line(f"{template}=false")}
-    else:
-        return
-    raise SettingError(key, options.path, **said)
+        raise SettingError(key, options.path, why=why, fix=Line(f"{template}=false"))
 
 
 def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
@@ -123,17 +115,6 @@ def _check_dynamic_sampling(config: DictConfig) -> None:
         why = f"the reward function {weighted_sum.__name__} reports no {metric} with these reward_kwargs"
         fix = Line(f"{_METRIC}=acc")
         raise SettingError(_METRIC, metric, why=why, valid=(_SHAPED[0], *names), fix=fix)
-
-
-def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling by a shaped reward; DAPO's is by correctness, arXiv 2503.14476, eq. 11."""
-    metric = setting(config, _METRIC)
-    if setting(config, _FILTER) and metric in _SHAPED and verls.overlong_punishment(config):
-        why = (
-            "the overlong punishment changes it: a prompt whose answers are all right, but differ in length, "
-        )
-        why += "would be kept; DAPO's condition is 0 < #correct < G (arXiv 2503.14476, eq. 11)"
-        yield Problem(_METRIC, metric, Line(f"{_METRIC}=acc"), why)
 
 
 def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
@@ -259,14 +240,25 @@ _SEVERAL_REWARDS = Feature(
     ),
     checks={"reported-rewards": _check_several},
 )
+_SHAPED_REWARD = Feature(
+    name="dynamic-sampling",
+    used=If(_FILTER),
+    requires=(
+        In(
+            _METRIC,
+            ("acc",),
+            "the overlong punishment changes: a prompt whose answers are all right, but differ in length, "
+            "would be kept; DAPO's condition is 0 < #correct < G (arXiv 2503.14476, eq. 11)",
+            when=verls.overlong_punishment,
+            test=lambda metric, _: metric not in _SHAPED,
+            words="that is not the shaped reward, such as acc",
+        ),
+    ),
+    checks={"dynamic-sampling": _check_dynamic_sampling},
+)
 _REWARD_MODELS = Feature(
-    checks={
-        "reward-weights": _check_rewards,
-        "reward-model": _check_reward_model,
-        "dynamic-sampling": _check_dynamic_sampling,
-    },
+    checks={"reward-weights": _check_rewards, "reward-model": _check_reward_model},
     advice={
-        "dynamic-sampling": _advise_dynamic_sampling,
         "budgets": _advise_budgets,
         "punishment": verls.advise_punishment,
         "legacy-reward": _advise_legacy_sections,

@@ -45,19 +45,15 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
             row.batch[f"{field}s"][: int(row.non_tensor_batch[f"{field}_len"])].tolist()
             for field in ("prompt", "response")
         )
-        by_model, asked = self._with_steps, self._decode(prompt)
-        if not self._of_steps:
-            by_model = self._with_score
-            asked = row.non_tensor_batch["raw_prompt"] if self._options.chat_template else asked
-        own = self.loop.run_in_executor(self._one_at_a_time, by_model, asked, ids, result)
-        added: dict[str, Any] = await own
-        return added
-
-    def _with_score(self, prompt: Any, ids: list[int], result: dict[str, Any]) -> dict[str, Any]:
-        options, by_model = self._options, self._model.score(prompt, self._decode(ids))
+        options, run = self._options, partial(self.loop.run_in_executor, self._one_at_a_time)
+        text = self._decode(prompt)
+        if self._of_steps:
+            with_steps: dict[str, Any] = await run(self._with_steps, text, ids, result)
+            return with_steps
+        asked = row.non_tensor_batch["raw_prompt"] if options.chat_template else text
+        by_model, by_rule = await run(self._model.score, asked, self._decode(ids)), result["reward_score"]
         if not math.isfinite(by_model):
             raise ValueError(f"reward_model_score of a response is {by_model}; valid is a finite number")
-        by_rule = result["reward_score"]
         score = options.rule_weight * by_rule + options.weight * by_model
         parts = {"rule_score": by_rule} if options.rule_weight else {}
         parts |= {"reward_model_score": by_model, "score": score}
