@@ -61,9 +61,7 @@ _ConfigFile = Annotated[Path, typer.Argument(help="Read this file: examples/iter
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
-_UntilDecided = Annotated[
-    bool, typer.Option("--until-decided", help="Train all starts that the rule asks for.")
-]
+_UntilDecided = Annotated[bool, typer.Option("--until-decided", help="Train what its rule asks for.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -277,6 +275,4 @@ def _prepare_task(
 
 
 for _name in TASKS:
-    _prepare.command(_name, help="Make this embedded task's data, tokenizer and warm-started model.")(
-        _prepare_task
-    )
+    _prepare.command(_name, help="Make this task's data, tokenizer and warm-started model.")(_prepare_task)

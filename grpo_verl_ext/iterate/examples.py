@@ -56,8 +56,8 @@ class Pair(_Example):
                 result = rule(each.output, each.truth)
                 label = result["score"] if isinstance(result, dict) else result
                 if not isinstance(label, int | float):
-                    valid = "a number, or {'score': number}"
-                    raise IterateError(f"reward_model.label returned {label!r}; valid is {valid}")
+                    seen = f"reward_model.label returned {label!r}"
+                    raise IterateError(f"{seen}; valid is a number, or {{'score': number}}")
                 labelled.append((each.output, label))
             every = {
                 cls(group[0].prompt, better, worse): None

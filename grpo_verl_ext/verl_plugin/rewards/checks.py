@@ -19,11 +19,8 @@ from grpo_verl_ext.verl_plugin.model_files import local_folder, model_shape, rea
 
 _MANAGER, _SERVED = "reward.reward_manager.name", "reward.reward_model.enable"
 _FUNCTION = "reward.custom_reward_function"
-_ARGUMENTS = f"{_FUNCTION}.reward_kwargs"
 _FILTER, _METRIC = "algorithm.filter_groups.enable", "algorithm.filter_groups.metric"
-_GIVEN = f"{_ARGUMENTS}.step_rewards"
 _KEYS = "algorithm.gdpo_reward_keys"
-_FEWEST = 2
 _REPORTED_BY_VERLS = ("score", "acc")
 """Numbers that a reward function of verl 0.9's reports, for one data source or another."""
 _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
@@ -46,7 +43,7 @@ def _check_rewards(config: DictConfig) -> None:
                     functions.load_function(name)
         except ValueError as error:
             if not isinstance(error.__cause__, ImportError):
-                raise SettingError(f"{_ARGUMENTS}.weights", weights, seen=str(error)) from error
+                raise SettingError(f"{_FUNCTION}.reward_kwargs.weights", weights, seen=str(error)) from error
 
 
 def _check_reward_model(config: DictConfig) -> None:
@@ -113,8 +110,8 @@ def _check_dynamic_sampling(config: DictConfig) -> None:
     calls_it = setting(config, _MANAGER) in ("naive", verls.OVERLONG_MANAGER)
     if calls_it and names is not None and metric not in (_SHAPED[0], *of_manager, *names):
         why = f"the reward function {weighted_sum.__name__} reports no {metric} with these reward_kwargs"
-        fix = Line(f"{_METRIC}=acc")
-        raise SettingError(_METRIC, metric, why=why, valid=(_SHAPED[0], *names), fix=fix)
+        valid = (_SHAPED[0], *names)
+        raise SettingError(_METRIC, metric, why=why, valid=valid, fix=Line(f"{_METRIC}=acc"))
 
 
 def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
@@ -148,16 +145,16 @@ def _check_steps(config: DictConfig) -> None:
         return
     needs = "algorithm.adv_estimator=grpo_process needs"
     check_loops_of_data(config, AGENT_LOOPS, f"{needs} one that keeps step rewards", "+algo=grpo")
-    path, has_steps = config.reward.custom_reward_function.path, setting(config, _GIVEN)
+    key, given = f"{_FUNCTION}.path", f"{_FUNCTION}.reward_kwargs.step_rewards"
+    path, has_steps = setting(config, key), setting(config, given)
     is_kept = setting(config, _MANAGER) in ("naive", REWARD_MANAGER)
     if not is_kept or setting(config, AGENT_LOOP) not in AGENT_LOOPS.values():
         return
     why = f"{needs} the step_rewards of a reward function"
     if path is None:
-        key = f"{_FUNCTION}.path"
         raise SettingError(key, None, why=why, valid="a file or module with yours", fix=f"{key}=<file>")
     if path == f"pkg://{weighted_sum.__name__}" and not has_steps:
-        raise SettingError(_GIVEN, has_steps, why=why, valid="true", fix=Line(f"++{_GIVEN}=true"))
+        raise SettingError(given, has_steps, why=why, valid="true", fix=Line(f"++{given}=true"))
 
 
 def _check_several(config: DictConfig) -> None:
@@ -166,7 +163,7 @@ def _check_several(config: DictConfig) -> None:
         return
     given, function = setting(config, _KEYS, []), config.reward.custom_reward_function
     names = [given] if isinstance(given, str) else list(given)
-    if len(set(names)) < _FEWEST or len(set(names)) < len(names):
+    if len(set(names)) < max(2, len(names)):
         why = "GDPO normalises each of several rewards on its own (arXiv 2601.05242)"
         valid = "two or more different names that the reward function returns beside its score"
         fix = Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo")
