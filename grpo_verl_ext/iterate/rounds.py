@@ -36,7 +36,7 @@ from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import Document, leaves, numbers_as_text, read_if_there
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
-from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, setting
+from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.usage import own_task
 
@@ -67,19 +67,18 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         own = composed([*settings.policy.overrides])
     except SettingError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
-    asks_model = any(setting(config, _MANAGER.key) == REWARD_MANAGER for config in rounds)
+    asks_model = any(config.reward.reward_manager.name == REWARD_MANAGER for config in rounds)
     for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:
         if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")
     if "hf_model" not in (saved := rounds[0].actor_rollout_ref.actor.checkpoint.save_contents):
         why = f"policy.overrides: {ACTOR}.checkpoint.save_contents is {saved}, without a policy for the next"
         raise IterateError(f"{why} round. Add hf_model to it")
-    of_steps = settings.reward_model.step_label is not None
-    if asks_model and catalogue.learns_from_steps(own) != of_steps:
+    label, preset = ("label", GRPO) if settings.reward_model.label else ("step_label", GRPO_PROCESS)
+    if asks_model and catalogue.learns_from_steps(own) != (preset is GRPO_PROCESS):
         raise IterateError(
             f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
-            f"nothing from the model of reward_model.{'step_label' if of_steps else 'label'}. Type: "
-            f"+algo={(GRPO_PROCESS if of_steps else GRPO).name}"
+            f"nothing from the model of reward_model.{label}. Type: +algo={preset.name}"
         )
     return rounds[0]
 
@@ -295,8 +294,8 @@ def run_iterate(settings: IterateSettings) -> None:
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
     say = "round {0.number}: {1}; {0.folder} has the output".format
-    done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part)))
-    names = [f"round {record.round}" for record in done.rounds]
-    table = pandas.json_normalize([record.parts for record in done.rounds]).T
+    done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part))).rounds
+    table = pandas.json_normalize([record.parts for record in done]).T
+    names = [f"round {record.round}" for record in done]
     console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))
     console.print(f"{Path(settings.folder) / _MANIFEST}")

@@ -129,7 +129,6 @@ def run_training(
     main_ppo.run_ppo = lambda config, task_runner_class: verls_run_ppo(
         config, task_runner_class=_asking_first(task_runner_class)
     )
-    # Where `python3 -m verl.trainer.main_ppo` has them; Ray and Hydra read them.
+    # Where `python3 -m verl.trainer.main_ppo` has them: Ray and Hydra read them.
     sys.argv = [inspect.getfile(main_ppo), *flags, *words_of(preset, overrides)]
-    main: Callable[[], None] = main_ppo.main  # Hydra reads its argument from sys.argv
-    main()
+    main_ppo.main()

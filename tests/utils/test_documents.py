@@ -89,7 +89,11 @@ def test_what_does_not_fit_is_named(read, override: str, message: str) -> None:
         read(SMALL, *override.split("|"))
 
 
-def test_what_is_not_there_is_named(read) -> None:
+def test_what_is_not_there_is_named(read, tmp_path: Path) -> None:
+    with pytest.raises(WrongError, match=r"nothing\.yaml cannot be read"):
+        read_yaml(tmp_path / "nothing.yaml", Whole, WrongError)
+    with pytest.raises(WrongError, match=r"file\.yaml cannot be read"):
+        read("a: [")
     with pytest.raises(WrongError, match=r"part is not given, and has no default\. Type: part=\{…\}$"):
         read(SMALL.splitlines()[0] + "\nsteps: 2\n")
     with pytest.raises(WrongError, match=r"steps: Missing mandatory value.*\. Type: steps=<value>$"):
