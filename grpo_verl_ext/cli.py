@@ -121,8 +121,7 @@ def _invariance(
 ) -> None:
     """Measure whether micro-batches, ranks or dynamic batching change a loss or its gradient.
 
-    Exit status 1: they change one of this package's losses, or the one given by --loss; or it is constant,
-    or NaN.
+    Exit status 1: they change a loss of this package, or the one given by --loss; or it is constant, or NaN.
     """
     from grpo_verl_ext.proof.invariance import own_case, report_invariance
 
@@ -167,9 +166,9 @@ def _doctor(
     has_training = bool(overrides or module or {*options.values()} - {_PATH, _NAME})
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
-    where = "" if has_training else ", here and in a Ray worker"
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
 
+    where, status = "" if has_training else ", here and in a Ray worker", 2
     try:
         which_verl()
         typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
@@ -183,10 +182,8 @@ def _doctor(
             status = examine_environment(as_json)
     except UnsupportedVerlError as error:
         print(json.dumps({"complaints": [str(error)]}, indent=2) if as_json else error)
-        status = 2
     except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
         traceback.print_exc()
-        status = 2
     raise typer.Exit(status)
 
 
@@ -201,10 +198,7 @@ def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
 
 @_iterate.command("run")
 def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
-    """Train all rounds.
-
-    To resume after a kill, run the same command again.
-    """
+    """Train all rounds; after a kill the same command resumes."""
     from grpo_verl_ext.iterate.rounds import run_iterate
     from grpo_verl_ext.iterate.settings import read_settings
 

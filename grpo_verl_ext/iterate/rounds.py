@@ -61,9 +61,9 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
 
     Refuses what verl would refuse, and a policy that no later round could begin with or learn from.
     """
-    every = (Round(settings, number) for number in range(1, settings.rounds + 1))
+    numbers = range(1, settings.rounds + 1)
     try:
-        rounds = [composed(this.run().arguments()) for this in every]
+        rounds = [composed(Round(settings, number).run().arguments()) for number in numbers]
         own = composed([*settings.policy.overrides])
     except SettingError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
@@ -72,8 +72,8 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")
     if "hf_model" not in (saved := rounds[0].actor_rollout_ref.actor.checkpoint.save_contents):
-        why = f"policy.overrides: {ACTOR}.checkpoint.save_contents is {saved}, without a policy for the next"
-        raise IterateError(f"{why} round. Add hf_model to it")
+        seen = f"{ACTOR}.checkpoint.save_contents is {saved}, without a policy for the next round"
+        raise IterateError(f"policy.overrides: {seen}. Add hf_model to it")
     label, preset = ("label", GRPO) if settings.reward_model.label else ("step_label", GRPO_PROCESS)
     if asks_model and catalogue.learns_from_steps(own) != (preset is GRPO_PROCESS):
         raise IterateError(
@@ -140,8 +140,7 @@ class IterateManifest(Document):
     def read(cls, folder: Path, settings: dict[str, Any]) -> IterateManifest:
         """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
 
-        Only ``rounds`` may differ, for more rounds continue the run, and settings of the reward model's
-        training until a round has finished it.
+        Only ``rounds`` may differ, and until a round has trained a reward model, how TRL trains it.
         """
         file, then = folder / _MANIFEST, "type folder=<a new folder>"
         manifest = read_if_there(file, cls, IterateError, "a manifest", then) or cls(settings)
@@ -180,7 +179,7 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
-    """Make pairs, or labelled steps, from this round's rollouts, and replay some of all earlier rounds.
+    """Make pairs, or labelled steps, from this round's rollouts, and replay some of all earlier rounds'.
 
     n new ones are joined by n · share / (1 − share), drawn without replacement, or by all that there are.
     """
@@ -209,22 +208,17 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     return {"responses": len(responses), "steps_without_rollouts": missing, **counts}
 
 
-def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
+def _train_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
     reward, model = this.settings.reward_model, this.own_reward_model
     if this.mixture.stat().st_size == 0:
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
     if not model.exists():
         with appearing(model) as target:
-            job = {
-                "start": this.before.reward_model or str(config.actor_rollout_ref.model.path),
-                "train": str(this.mixture),
-                "held_out": str(this.held_out_pairs),
-                "target": str(target),
-                "seed": this.seed,
-                "trainer": reward.trainer,
-                "steps": reward.step_label is not None,
-            }
+            start = this.before.reward_model or config.actor_rollout_ref.model.path
+            files = {"train": this.mixture, "held_out": this.held_out_pairs, "target": target, "start": start}
+            asked = {"seed": this.seed, "trainer": reward.trainer, "steps": reward.step_label is not None}
+            job = {**{name: str(file) for name, file in files.items()}, **asked}
             file = this.folder / "reward_training.json"
             write_whole(file, json.dumps(job, indent=2) + "\n")
             command = [*(reward.launcher or (sys.executable, "-m")), reward_training.__name__, str(file)]
@@ -232,11 +226,7 @@ def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[st
     return dict(json.loads((model / "results.json").read_text()))
 
 
-PARTS: dict[str, _Part] = {
-    "policy": _train_policy,
-    "pairs": _collect_pairs,
-    "reward_model": _train_reward_model,
-}
+PARTS: dict[str, _Part] = {"policy": _train_policy, "pairs": _collect_pairs, "reward_model": _train_model}
 """What each round does, in order."""
 
 
@@ -247,10 +237,7 @@ def run_rounds(
     say: Callable[[Round, str], None],
     parts: Mapping[str, _Part] = PARTS,
 ) -> IterateManifest:
-    """Run all parts of all rounds that are not done yet, after ``say`` of each, and return the manifest.
-
-    The folder must belong to the same settings, and no other process may work in it.
-    """
+    """Run all parts of all rounds that are not done yet, after ``say`` of each, and return the manifest."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, IterateError):

@@ -96,6 +96,7 @@ class Round:
 
     def __init__(self, settings: IterateSettings, number: int) -> None:
         self.settings, self.number, self.seed = settings, number, settings.seed * 1000 + number
+        self.before = Round(settings, number - 1) if number else self
         self.folder = Path(settings.folder) / f"round-{number}"
         saved = VerlRun(self.folder / "policy", (), settings.policy.steps).last_checkpoint
         self.model, self.own_reward_model = saved / "actor" / "huggingface", self.folder / "reward_model"
@@ -104,11 +105,6 @@ class Round:
         earlier = (self.folder.with_name(f"round-{each}") / "pairs.jsonl" for each in range(1, number))
         other = settings.reward_model.replay_from
         self.replayable = [*([] if other is None else [Path(other)]), *earlier]
-
-    @property
-    def before(self) -> Round:
-        """The round before this one."""
-        return Round(self.settings, self.number - 1)
 
     @property
     def reward_model(self) -> str | None:

@@ -33,8 +33,7 @@ _OF_EVERY_TRAINING = (
     *(f"{ROLLOUT}.{name}" for name in ("n", "temperature", "top_p", "top_k")),
     *(f"{ACTOR}.{name}" for name in ("optim.lr", "ppo_mini_batch_size", "ppo_epochs", "clip_ratio_low")),
     *(f"{ACTOR}.{name}" for name in ("clip_ratio_high", "clip_ratio_c", "entropy_coeff")),
-    MODE,
-    "trainer.total_epochs",
+    *(MODE, "trainer.total_epochs"),
 )
 """Keys that change the result of any training."""
 

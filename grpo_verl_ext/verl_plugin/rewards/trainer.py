@@ -1,7 +1,7 @@
-"""Collect rewards of steps, or several rewards of each response, and pass them to their estimators.
+"""Pass rewards of steps, or several rewards of each response, to their estimators.
 
-verl passes an estimator one reward for each response. The others travel with the response: steps as the agent
-loop stored them, several rewards as the reward function reported them.
+verl passes one reward for each response. The others travel with the response: steps as the agent loop stored
+them, several rewards as the reward function reported them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,10 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         if catalogue.learns_from_steps(self.config):
             steps = collected_steps(batch, nested(batch, "extra_fields"))
             # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
-            own = {"per_response": len(steps.rewards) / max(1, sum(are_responses(batch)))}
-            if len(steps.rewards):
-                low, high = steps.rewards.aminmax()
-                own |= {"mean": steps.rewards.mean().item(), "max": high.item(), "min": low.item()}
-            metrics.update({f"critic/step_rewards/{name}": value for name, value in own.items()})
+            count, name = len(steps.rewards), "critic/step_rewards"
+            metrics[f"{name}/per_response"] = count / max(1, sum(are_responses(batch)))
+            for each in ("mean", "max", "min") if count else ():
+                metrics[f"{name}/{each}"] = getattr(steps.rewards, each)().item()
             shown["steps"] = steps
         elif catalogue.learns_from_several_rewards(self.config):
             keys, data = list(self.config.algorithm.gdpo_reward_keys), nested(batch, "extra_fields")
