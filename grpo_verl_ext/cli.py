@@ -31,9 +31,8 @@ class _Commands(TyperGroup):
         if ctx.parent is None:
             with interruptible():
                 return super().invoke(ctx)
-        name = str(ctx.info_name)
-        extra = {"ablate": "ablation"}.get(name, name)
-        with one_message(name, extra=extra, elsewhere="folder=<another>"):
+        extra = "ablation" if ctx.info_name == "ablate" else ctx.info_name
+        with one_message(ctx.info_name, extra=extra, elsewhere="folder=<another>"):
             return super().invoke(ctx)
 
 
@@ -52,16 +51,17 @@ app.add_typer(_iterate, name="iterate", cls=_Commands, no_args_is_help=True)
 app.add_typer(_prepare, name="prepare", cls=_Commands)
 
 _Preset = Annotated[str, typer.Argument(metavar="ALGO", help="Use this preset, such as gvpo.")]
-_Training = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="Set verl's key=value.")]
-_ConfigPath = Annotated[str, typer.Option("--config-path", "-cp", help="Use this folder or pkg://MODULE.")]
-_ConfigName = Annotated[str, typer.Option("--config-name", "-cn", help="Use this configuration of it.")]
-_VERLS_PATH, _VERLS_NAME = "config", "ppo_trainer"
+_Words = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="Set verl's key=value.")]
+_Path = Annotated[str, typer.Option("--config-path", "-cp", help="Use this folder or pkg://MODULE.")]
+_Name = Annotated[str, typer.Option("--config-name", "-cn", help="Use this configuration of it.")]
+_PATH, _NAME = "config", "ppo_trainer"
 _MODULE, _FILE = "verl.trainer.main_ppo", "verl/trainer/main_ppo.py"
 _AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 _ConfigFile = Annotated[Path, typer.Argument(help="Read this file: examples/iterate_chain_sum.yaml.")]
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
+_UntilDecided = Annotated[bool, typer.Option("--until-decided", help="Train what its rule asks for.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -79,69 +79,55 @@ def _prepare_process(
 
 @app.command("train", context_settings={"ignore_unknown_options": True})
 def _train(
-    algo: _Preset,
-    overrides: _Training = None,
-    *,
-    config_path: _ConfigPath = _VERLS_PATH,
-    config_name: _ConfigName = _VERLS_NAME,
+    algo: _Preset, words: _Words = None, config_path: _Path = _PATH, config_name: _Name = _NAME
 ) -> None:
     """Train with a preset: verl's main_ppo, refused wherever the plugin is not loaded.
 
     All other options are Hydra's.
     """
-    words = overrides or []
-    options = {"config_path": config_path, "config_name": config_name}
+    training = (algo, words or [], config_path, config_name)
     with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
         from grpo_verl_ext.launch.train import checked_training, run_training
 
-        config = checked_training(algo, words, **options)
-    run_training(algo, words, config, **options)
+        config = checked_training(*training)
+    run_training(*training, config)
 
 
 @app.command("show")
 def _show(
     algo: _Preset,
-    overrides: _Training = None,
-    *,
-    config_path: _ConfigPath = _VERLS_PATH,
-    config_name: _ConfigName = _VERLS_NAME,
+    words: _Words = None,
+    config_path: _Path = _PATH,
+    config_name: _Name = _NAME,
     as_json: _AsJson = False,
 ) -> None:
     """Print the values of a training, where each comes from, and what differs from the paper."""
-    words = overrides or []
     with one_message("show"), redirect_stdout(sys.stderr):
         from grpo_verl_ext.launch.values import configured, print_values, shown
 
-        config = configured(algo, words, config_path, config_name)
-    content = shown(algo, config, words, config_name)
-    if as_json:
-        print(json.dumps(content, indent=2, ensure_ascii=False))
-    else:
-        print_values(content)
+        config = configured(algo, words or [], config_path, config_name)
+    print_values(shown(algo, config, words or [], config_name), as_json=as_json)
 
 
 @app.command("invariance")
 def _invariance(
     *,
     as_json: _AsJson = False,
-    include_verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
+    verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
     seed: Annotated[int, typer.Option(max=2**63 - 1, help="Draw the rollout with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
     loss_agg_mode: Annotated[str | None, typer.Option(help="Average it by this loss_agg_mode.")] = None,
-    loss_scale_factor: Annotated[
-        int | None, typer.Option(min=1, help="Use this actor.loss_scale_factor with --loss, not null.")
-    ] = None,
+    loss_scale_factor: Annotated[int | None, typer.Option(min=1, help="Its constant, not null.")] = None,
 ) -> None:
     """Measure whether micro-batches, ranks or dynamic batching change a loss or its gradient.
 
-    Exit status 1: they change one of this package's losses, or the one given by --loss; or it is constant,
-    or NaN.
+    Exit status 1: they change a loss of this package, or the one given by --loss; or it is constant, or NaN.
     """
     from grpo_verl_ext.proof.invariance import own_case, report_invariance
 
     with one_message("invariance", ValueError):
         own = own_case(loss, loss_agg_mode, loss_scale_factor)
-        passed = report_invariance(as_json=as_json, include_verl=include_verl, seed=seed, own=own)
+        passed = report_invariance(as_json=as_json, include_verl=verl, seed=seed, own=own)
     if not passed:
         raise typer.Exit(1)
 
@@ -164,8 +150,8 @@ def _doctor(
     as_json: _AsJson = False,
     *,
     fix: Annotated[bool, typer.Option("--fix", help="Print the corrected command.")] = False,
-    config_path: _ConfigPath = _VERLS_PATH,
-    config_name: _ConfigName = _VERLS_NAME,
+    config_path: _Path = _PATH,
+    config_name: _Name = _NAME,
     module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
 ) -> None:
     """Check that the plugin is loaded, here and in a Ray worker; with a command line, check that training.
@@ -177,12 +163,12 @@ def _doctor(
     if module not in (None, _MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {_MODULE}. Type: -m {_MODULE}")
     options = {"config_path": config_path, "config_name": config_name}
-    has_training = bool(overrides or module or {*options.values()} - {_VERLS_PATH, _VERLS_NAME})
+    has_training = bool(overrides or module or {*options.values()} - {_PATH, _NAME})
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
-    where = "" if has_training else ", here and in a Ray worker"
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
 
+    where, status = "" if has_training else ", here and in a Ray worker", 2
     try:
         which_verl()
         typer.echo(f"doctor: importing verl{where}: seconds, or minutes the first time", err=True)
@@ -196,10 +182,8 @@ def _doctor(
             status = examine_environment(as_json)
     except UnsupportedVerlError as error:
         print(json.dumps({"complaints": [str(error)]}, indent=2) if as_json else error)
-        status = 2
     except Exception:  # noqa: BLE001  # Python's own status is 1, which means warnings here
         traceback.print_exc()
-        status = 2
     raise typer.Exit(status)
 
 
@@ -214,10 +198,7 @@ def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
 
 @_iterate.command("run")
 def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
-    """Train all rounds.
-
-    To resume after a kill, run the same command again.
-    """
+    """Train all rounds; after a kill the same command resumes."""
     from grpo_verl_ext.iterate.rounds import run_iterate
     from grpo_verl_ext.iterate.settings import read_settings
 
@@ -229,10 +210,7 @@ def _ablate_plan(
     grid: _GridFile,
     overrides: _Overrides = None,
     retry_failed: _RetryFailed = False,
-    *,
-    pilot: Annotated[
-        Path | None, typer.Option(help="Estimate the power from this grid's folder or a report's table.")
-    ] = None,
+    pilot: Annotated[Path | None, typer.Option(help="Estimate the power from this folder or table.")] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import read_grid
@@ -250,13 +228,8 @@ def _ablate_run(
     overrides: _Overrides = None,
     retry_failed: _RetryFailed = False,
     *,
-    until_decided: Annotated[
-        bool,
-        typer.Option("--until-decided", help="Train as many starts as the grid's declared rule asks for."),
-    ] = False,
-    ray_address: Annotated[
-        str | None, typer.Option(help="Submit the runs as jobs to this Ray cluster: http://HOST:8265.")
-    ] = None,
+    until_decided: _UntilDecided = False,
+    ray_address: Annotated[str | None, typer.Option(help="Run on this cluster: http://HOST:8265.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Run at most this many at once, on a Ray cluster.")] = 1,
 ) -> None:
     """Train every run that is not finished.
@@ -274,9 +247,7 @@ def _ablate_run(
 @_ablate.command("report")
 def _ablate_report(
     source: Annotated[Path, typer.Argument(metavar="FOLDER", help="Read this folder or metrics.parquet.")],
-    output: Annotated[
-        Path | None, typer.Option(help="Write the report into this folder instead of the one that is read.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the report into this folder instead.")] = None,
 ) -> None:
     """Compare the finished runs: verdicts, differences paired by seed, intervals, figures."""
     with one_message("ablate", extra="ablation", elsewhere="--output <another folder>"):
@@ -290,9 +261,7 @@ def _prepare_task(
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Make data, weights and warm start with this seed.")
     ] = 1,
-    force: Annotated[
-        bool, typer.Option("--force", help="Make it again, and move the old one aside.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make it again; the old one is kept.")] = False,
 ) -> None:
     # torch takes seconds to import, and `--help` must not
     from grpo_verl_ext.tasks.chain_sum.prepare import run_prepare
@@ -302,6 +271,4 @@ def _prepare_task(
 
 
 for _name in TASKS:
-    _prepare.command(_name, help="Make this embedded task's data, tokenizer and warm-started model.")(
-        _prepare_task
-    )
+    _prepare.command(_name, help="Make this task's data, tokenizer and warm-started model.")(_prepare_task)

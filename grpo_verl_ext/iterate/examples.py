@@ -1,8 +1,4 @@
-"""Make examples for a reward model from rollouts, and hold some out.
-
-An example is a pair of a better and a worse response, or a response that is cut into steps, which a rule
-labels. Every random choice follows a seed.
-"""
+"""Make examples for a reward model from rollouts, and hold some out; every random choice follows a seed."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import hashlib
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -56,8 +52,8 @@ class Pair(_Example):
                 result = rule(each.output, each.truth)
                 label = result["score"] if isinstance(result, dict) else result
                 if not isinstance(label, int | float):
-                    valid = "a number, or {'score': number}"
-                    raise IterateError(f"reward_model.label returned {label!r}; valid is {valid}")
+                    seen = f"reward_model.label returned {label!r}"
+                    raise IterateError(f"{seen}; valid is a number, or {{'score': number}}")
                 labelled.append((each.output, label))
             every = {
                 cls(group[0].prompt, better, worse): None
@@ -98,27 +94,24 @@ class Steps(_Example):
             # of steps with the same end the last one counts
             right = {end: bool(reward > 0) for end, reward in zip(ends, said[REWARDS], strict=True)}
             if right:
-                labels = [right[end] for end in sorted(right)]
-                examples.append(cls(each.prompt, pieces(text, ends), labels))
+                examples.append(cls(each.prompt, pieces(text, ends), [right[end] for end in sorted(right)]))
         return examples
 
 
-def _by_prompt(responses: Iterable[Response]) -> Iterator[list[Response]]:
-    """Yield the responses to one prompt of one step; labels by two ground truths cannot be compared."""
+def _by_prompt(responses: Iterable[Response]) -> Iterable[list[Response]]:
+    """Return the responses to each prompt of a step; labels by two ground truths cannot be compared."""
     groups: dict[tuple[int, str, str], list[Response]] = defaultdict(list)
     for each in responses:
         groups[each.step, each.prompt, json.dumps(each.truth, sort_keys=True)].append(each)
-    yield from groups.values()
+    return groups.values()
 
 
-def split_by_prompt(
-    examples: Iterable[_Example], *, held_out: float, seed: int
-) -> tuple[list[_Example], list[_Example]]:
+def split_by_prompt(examples: Iterable[_Example], *, held_out: float, seed: int) -> Sequence[list[_Example]]:
     """Return examples to train on, and those held out.
 
     A prompt is on the same side in every round, so that a replay of earlier rounds has no held-out prompt.
     """
-    sides: tuple[list[_Example], list[_Example]] = ([], [])
+    sides = list[_Example](), list[_Example]()
     for each in examples:
         digest = hashlib.sha256(f"{seed}/{each.prompt}".encode()).digest()
         sides[int.from_bytes(digest[:8], "big") < held_out * 2**64].append(each)

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    set_seed,
-)
+import transformers
 
 from grpo_verl_ext.iterate.examples import Pair, Steps
 from grpo_verl_ext.rewards.learned import LearnedReward
@@ -36,31 +31,30 @@ def train_reward_model(
 
     kind = Steps if steps else Pair
     examples, measured = (kind.read(Path(file)) for file in (train, held_out))
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    set_seed(seed)  # a new head is drawn when the model is loaded
-    architecture = AutoModelForTokenClassification if steps else AutoModelForSequenceClassification
+    transformers.set_seed(seed)  # a new head is drawn when the model is loaded
+    learned = LearnedReward.load(start, of_steps=steps)
     trainer_class, config = of_trl(trainer, steps=steps, output_dir=target, seed=seed)
     running = trainer_class(
-        model=architecture.from_pretrained(start, num_labels=2 if steps else 1, dtype=torch.float32),
+        model=learned.model,
         args=config(),
-        processing_class=tokenizer,
+        processing_class=learned.tokenizer,
         train_dataset=Dataset.from_list([asdict(each) for each in examples]),
     )
-    before = _accuracy(running.model.eval(), tokenizer, measured)
+    before = _accuracy(learned, measured)
     running.train()
     running.save_model(target)
     if running.is_world_process_zero():
-        after = _accuracy(running.model.eval(), tokenizer, measured)
+        after = _accuracy(LearnedReward(running.model.eval(), learned.tokenizer), measured)
         results = {"held_out_accuracy_before": before, "held_out_accuracy_after": after}
         (Path(target) / "results.json").write_text(json.dumps(results) + "\n")
 
 
-def _accuracy(model: Any, tokenizer: Any, examples: Sequence[Pair | Steps]) -> float | None:
+def _accuracy(learned: LearnedReward, examples: Sequence[Pair | Steps]) -> float | None:
     """Return the share of pairs whose better response has the higher score; None without an example.
 
     Of steps: the share with P(right) > ½ exactly where the label is right.
     """
-    learned, hits = LearnedReward(model, tokenizer), list[bool]()
+    hits = list[bool]()
     for each in examples:
         if isinstance(each, Pair):
             hits.append(learned.score(each.prompt, each.chosen) > learned.score(each.prompt, each.rejected))
@@ -76,20 +70,18 @@ def of_trl(trainer: dict[str, Any], *, steps: bool, output_dir: str, seed: int) 
 
     TypeError if the user's have ``step_separator``, for a step of ours ends where the rule says.
     """
-    if steps:
-        from trl.experimental.prm import PRMConfig as Config
-        from trl.experimental.prm import PRMTrainer as Trainer
-    else:
-        from trl import RewardConfig as Config
-        from trl import RewardTrainer as Trainer
     fields = {
         **{"output_dir": output_dir, "seed": seed, "report_to": "none", "save_strategy": "no"},
         **{"max_length": None, "num_train_epochs": 1},
         **dict.fromkeys(("bf16", "gradient_checkpointing"), torch.accelerator.is_available()),
-        **({} if steps else {"center_rewards_coefficient": 0.01}),
-        **trainer,
     }
-    return Trainer, partial(Config, **fields, **({"step_separator": ""} if steps else {}))
+    if steps:
+        from trl.experimental.prm import PRMConfig, PRMTrainer
+
+        return PRMTrainer, partial(PRMConfig, **fields | trainer, step_separator="")
+    from trl import RewardConfig, RewardTrainer
+
+    return RewardTrainer, partial(RewardConfig, **{**fields, "center_rewards_coefficient": 0.01, **trainer})
 
 
 if __name__ == "__main__":

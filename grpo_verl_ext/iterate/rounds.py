@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas
 from omegaconf import DictConfig
@@ -33,14 +33,13 @@ from grpo_verl_ext.runs.metrics import Response, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.documents import Document, DocumentError, leaves, parse_json
+from grpo_verl_ext.utils.documents import Document, leaves, numbers_as_text, read_if_there
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
-from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER, setting
+from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.usage import own_task
 
-_FORMAT = 2
 _MANIFEST = "manifest.json"
 _SAVED = (
     *(
@@ -68,19 +67,18 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         own = composed([*settings.policy.overrides])
     except SettingError as error:
         raise IterateError(f"policy.overrides: verl refuses them: {error}") from error
-    asks_model = any(setting(config, _MANAGER.key) == REWARD_MANAGER for config in rounds)
+    asks_model = any(config.reward.reward_manager.name == REWARD_MANAGER for config in rounds)
     for row, config in [*((row, rounds[0]) for row in _SAVED), *[(_MANAGER, own)] * asks_model]:
         if found := row.unmet("iterate", config):
             raise IterateError(f"policy.overrides: {found.problem}")
     if "hf_model" not in (saved := rounds[0].actor_rollout_ref.actor.checkpoint.save_contents):
-        why = f"policy.overrides: {ACTOR}.checkpoint.save_contents is {saved}, without a policy for the next"
-        raise IterateError(f"{why} round. Add hf_model to it")
-    of_steps = settings.reward_model.step_label is not None
-    if asks_model and catalogue.learns_from_steps(own) != of_steps:
+        seen = f"{ACTOR}.checkpoint.save_contents is {saved}, without a policy for the next round"
+        raise IterateError(f"policy.overrides: {seen}. Add hf_model to it")
+    label, preset = ("label", GRPO) if settings.reward_model.label else ("step_label", GRPO_PROCESS)
+    if asks_model and catalogue.learns_from_steps(own) != (preset is GRPO_PROCESS):
         raise IterateError(
             f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
-            f"nothing from the model of reward_model.{'step_label' if of_steps else 'label'}. Type: "
-            f"+algo={(GRPO_PROCESS if of_steps else GRPO).name}"
+            f"nothing from the model of reward_model.{label}. Type: +algo={preset.name}"
         )
     return rounds[0]
 
@@ -91,27 +89,25 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
     ``config`` is verl's of the first round, whose models and data exist.
     """
     reward = settings.reward_model
-    steps = reward.step_label is not None
-    kind: type[Pair | Steps] = Steps if steps else Pair
+    kind: type[Pair | Steps] = Pair
+    key, name, valid = "reward_model.label", reward.label, "rules.correctness"
+    if steps := reward.step_label is not None:
+        kind, key, name, valid = Steps, "reward_model.step_label", reward.step_label, "steps.compute_score"
     try:
         _, fields = reward_training.of_trl(reward.trainer, steps=steps, output_dir="", seed=0)
         inspect.signature(fields.func).bind(**fields.keywords)
     except TypeError as error:
-        raise IterateError(
-            f"reward_model.trainer does not fit TRL's {'PRMConfig' if steps else 'RewardConfig'}: {error}. "
-            "Remove the line"
-        ) from error
+        said = f"reward_model.trainer does not fit TRL's {'PRM' if steps else 'Reward'}Config: {error}"
+        raise IterateError(f"{said}. Remove the line") from error
     if reward.replay_from:
         kind.read(Path(reward.replay_from))
-    name = str(reward.step_label or reward.label)
     try:
-        rule = functions.load_function(name)
+        rule = functions.load_function(str(name))
         kind.made([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
-        key, valid = ("step_label", "steps.compute_score") if steps else ("label", "rules.correctness")
         raise IterateError(
-            f"reward_model.{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
-            f"reward_model.{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
+            f"{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
+            f"{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
         ) from error
     try:
         preflight.check_training(config)
@@ -122,10 +118,7 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
 
 @dataclass
 class _RoundRecord:
-    """A round, with the results of its finished parts.
-
-    A part has its own commit and versions where the round was resumed with others than it was begun with.
-    """
+    """A round; a part has its own commit and versions where they are not those at the round's beginning."""
 
     round: int
     seed: int
@@ -141,46 +134,27 @@ class IterateManifest(Document):
 
     settings: dict[str, Any]
     rounds: list[_RoundRecord] = field(default_factory=list)
-    format: int = _FORMAT
+    format: Literal[2] = 2
 
     @classmethod
     def read(cls, folder: Path, settings: dict[str, Any]) -> IterateManifest:
         """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
 
-        Only ``rounds`` may differ, for more rounds continue the run, and settings of the reward model's
-        training until a round has finished it.
+        Only ``rounds`` may differ, and until a round has trained a reward model, how TRL trains it.
         """
-        file = folder / _MANIFEST
-        if not file.exists():
-            return cls(settings)
-        try:
-            manifest = parse_json(file.read_bytes(), cls)
-            if manifest.format != _FORMAT:
-                raise DocumentError(f"it has format {manifest.format}, this version reads {_FORMAT}")
-        except DocumentError as error:
-            raise IterateError(
-                f"{file} is not a manifest ({error}). It was left in place; type folder=<a new folder>"
-            ) from error
-        before, now = (
-            {key: value for key, value in leaves(each) if value != {}}
-            for each in (manifest.settings, settings)
-        )
+        file, then = folder / _MANIFEST, "type folder=<a new folder>"
+        manifest = read_if_there(file, cls, IterateError, "a manifest", then) or cls(settings)
+        both = (manifest.settings, settings)
+        before, now = ({key: value for key, value in leaves(each) if value != {}} for each in both)
         is_trained = any("reward_model" in each.parts for each in manifest.rounds)
-        may_differ = (
-            ("rounds",) if is_trained else ("rounds", "reward_model.trainer.", "reward_model.launcher")
-        )
+        may_differ = ("rounds", *(() if is_trained else ("reward_model.trainer.", "reward_model.launcher")))
         for key in before | now:
             if before.get(key) != now.get(key) and not key.startswith(may_differ):
-                raise IterateError(
-                    f"{file} was begun with another {key}: {before.get(key)!r} there, {now.get(key)!r} now. "
-                    f"Type folder=<a new folder>, or the old value"
-                )
+                seen = f"another {key}: {before.get(key)!r} there, {now.get(key)!r} now"
+                fix = "Type folder=<a new folder>, or the old value"
+                raise IterateError(f"{file} was begun with {seen}. {fix}")
         manifest.settings = settings
         return manifest
-
-    def write(self, folder: Path) -> None:
-        """Write the manifest atomically."""
-        write_whole(folder / _MANIFEST, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
 _Part = Callable[[Round, DictConfig, Rule], dict[str, Any]]
@@ -193,10 +167,8 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     if not run.is_finished():
         start = this.before.model
         if this.number > 1 and not ((start / "config.json").is_file() and [*start.glob("*.safetensors")]):
-            raise IterateError(
-                f"{start} has no policy, which verl saved at the end of the round and this one begins with; "
-                f"type folder=<a new folder>"
-            )
+            lost = "which verl saved at the end of the round and this one begins with"
+            raise IterateError(f"{start} has no policy, {lost}; type folder=<a new folder>")
         run.go()
     metrics = run.metrics()
     before, after = (
@@ -207,19 +179,18 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
 
 
 def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, Any]:
-    """Make pairs, or labelled steps, from this round's rollouts, and replay some of all earlier rounds.
+    """Make pairs, or labelled steps, from this round's rollouts, and replay some of all earlier rounds'.
 
     n new ones are joined by n · share / (1 − share), drawn without replacement, or by all that there are.
     """
-    reward, rollouts = this.settings.reward_model, this.run().rollouts
-    files = {step: rollouts / f"{step}.jsonl" for step in range(1, this.settings.policy.steps + 1)}
+    reward, run = this.settings.reward_model, this.run()
+    every = {step: run.rollouts / f"{step}.jsonl" for step in range(1, run.steps + 1)}
     # A file is missing where a training was killed between its checkpoint and its dump.
-    missing = [step for step, file in files.items() if not file.is_file()]
-    if len(missing) == len(files):
-        raise IterateError(
-            f"{rollouts} has no rollouts of steps 1 … {len(files)}; was trainer.rollout_data_dir overridden?"
-        )
-    responses = [each for step, file in files.items() if step not in missing for each in read_dump(file)]
+    files = {step: file for step, file in every.items() if file.is_file()}
+    if not files:
+        seen = f"{run.rollouts} has no rollouts of steps 1 … {run.steps}"
+        raise IterateError(f"{seen}; was trainer.rollout_data_dir overridden?")
+    responses = [each for file in files.values() for each in read_dump(file)]
     kind: type[Pair | Steps] = Pair if reward.step_label is None else Steps
     pairs = kind.made(responses, rule, per_prompt=reward.pairs_per_prompt, seed=this.seed)
     earlier = [pair for file in this.replayable for pair in kind.read(file)]
@@ -232,28 +203,22 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     write_examples(this.training_pairs, train)
     write_examples(this.held_out_pairs, held_out)
     write_examples(this.mixture, [*train, *replay])
-    return {
-        **{"responses": len(responses), "steps_without_rollouts": missing},
-        **{"pairs": len(train), "replayed": len(replay), "held_out": len(held_out)},
-    }
+    counts = {"pairs": len(train), "replayed": len(replay), "held_out": len(held_out)}
+    missing = sorted(every.keys() - files.keys())
+    return {"responses": len(responses), "steps_without_rollouts": missing, **counts}
 
 
-def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
+def _train_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]:
     """Train the reward model of the round before with TRL's RewardTrainer, or PRMTrainer for steps."""
     reward, model = this.settings.reward_model, this.own_reward_model
     if this.mixture.stat().st_size == 0:
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
     if not model.exists():
         with appearing(model) as target:
-            job = {
-                "start": this.before.reward_model or str(config.actor_rollout_ref.model.path),
-                "train": str(this.mixture),
-                "held_out": str(this.held_out_pairs),
-                "target": str(target),
-                "seed": this.seed,
-                "trainer": reward.trainer,
-                "steps": reward.step_label is not None,
-            }
+            start = this.before.reward_model or config.actor_rollout_ref.model.path
+            files = {"train": this.mixture, "held_out": this.held_out_pairs, "target": target, "start": start}
+            asked = {"seed": this.seed, "trainer": reward.trainer, "steps": reward.step_label is not None}
+            job = {**{name: str(file) for name, file in files.items()}, **asked}
             file = this.folder / "reward_training.json"
             write_whole(file, json.dumps(job, indent=2) + "\n")
             command = [*(reward.launcher or (sys.executable, "-m")), reward_training.__name__, str(file)]
@@ -261,11 +226,7 @@ def _train_reward_model(this: Round, config: DictConfig, _rule: Rule) -> dict[st
     return dict(json.loads((model / "results.json").read_text()))
 
 
-PARTS: dict[str, _Part] = {
-    "policy": _train_policy,
-    "pairs": _collect_pairs,
-    "reward_model": _train_reward_model,
-}
+PARTS: dict[str, _Part] = {"policy": _train_policy, "pairs": _collect_pairs, "reward_model": _train_model}
 """What each round does, in order."""
 
 
@@ -276,10 +237,7 @@ def run_rounds(
     say: Callable[[Round, str], None],
     parts: Mapping[str, _Part] = PARTS,
 ) -> IterateManifest:
-    """Run all parts of all rounds that are not done yet, after ``say`` of each, and return the manifest.
-
-    The folder must belong to the same settings, and no other process may work in it.
-    """
+    """Run all parts of all rounds that are not done yet, after ``say`` of each, and return the manifest."""
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder, IterateError):
@@ -292,13 +250,13 @@ def run_rounds(
                 manifest.rounds.append(_RoundRecord(number, this.seed, [*this.run().overrides], **now))
             record = manifest.rounds[number - 1]
             # the settings of a round that is killed are known when it is resumed
-            manifest.write(folder)
+            write_whole(folder / _MANIFEST, numbers_as_text(asdict(manifest)))
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
             for name, part in parts.items():
                 if name not in record.parts:
                     say(this, name)
                     record.parts[name] = part(this, config, rule) | changed
-                    manifest.write(folder)
+                    write_whole(folder / _MANIFEST, numbers_as_text(asdict(manifest)))
     return manifest
 
 
@@ -323,12 +281,8 @@ def run_iterate(settings: IterateSettings) -> None:
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
     say = "round {0.number}: {1}; {0.folder} has the output".format
-    done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part)))
-    results = [
-        {key: value for part in record.parts.values() for key, value in part.items()}
-        for record in done.rounds
-    ]
-    names = [f"round {record.round}" for record in done.rounds]
-    table = pandas.json_normalize(results).T
+    done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part))).rounds
+    table = pandas.json_normalize([record.parts for record in done]).T
+    names = [f"round {record.round}" for record in done]
     console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))
     console.print(f"{Path(settings.folder) / _MANIFEST}")

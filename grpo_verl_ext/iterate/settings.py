@@ -11,7 +11,7 @@ from pydantic import Field
 
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.utils.documents import Document, read_yaml
-from grpo_verl_ext.utils.keys import ACTOR, SECTION
+from grpo_verl_ext.utils.keys import ACTOR, MODEL, REWARD_MANAGER, ROLLOUT, SECTION
 from grpo_verl_ext.utils.options import Count
 
 
@@ -96,19 +96,15 @@ class Round:
 
     def __init__(self, settings: IterateSettings, number: int) -> None:
         self.settings, self.number, self.seed = settings, number, settings.seed * 1000 + number
+        self.before = Round(settings, number - 1) if number else self
         self.folder = Path(settings.folder) / f"round-{number}"
         saved = VerlRun(self.folder / "policy", (), settings.policy.steps).last_checkpoint
         self.model, self.own_reward_model = saved / "actor" / "huggingface", self.folder / "reward_model"
         self.mixture, self.held_out_pairs = self.folder / "mixture.jsonl", self.folder / "held_out.jsonl"
         self.training_pairs = self.folder / "pairs.jsonl"
-        earlier = [self.folder.with_name(f"round-{each}") / "pairs.jsonl" for each in range(1, number)]
+        earlier = (self.folder.with_name(f"round-{each}") / "pairs.jsonl" for each in range(1, number))
         other = settings.reward_model.replay_from
         self.replayable = [*([] if other is None else [Path(other)]), *earlier]
-
-    @property
-    def before(self) -> Round:
-        """The round before this one."""
-        return Round(self.settings, self.number - 1)
 
     @property
     def reward_model(self) -> str | None:
@@ -120,26 +116,20 @@ class Round:
 
     def run(self) -> VerlRun:
         """Return the policy's training, from policy and reward model of the round before."""
-        before, reward = self.before, self.settings.reward_model
+        before, reward, steps = self.before, self.settings.reward_model, self.settings.policy.steps
         words = [
-            *(f"trainer.test_freq={self.settings.policy.steps}", "trainer.save_freq=4"),
-            "trainer.max_actor_ckpt_to_keep=1",
+            *(f"trainer.test_freq={steps}", "trainer.save_freq=4", "trainer.max_actor_ckpt_to_keep=1"),
             f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
             *self.settings.policy.overrides,
-            f"data.seed={self.seed}",
-            f"++actor_rollout_ref.rollout.seed={self.seed}",
+            *(f"data.seed={self.seed}", f"++{ROLLOUT}.seed={self.seed}"),
         ]
         if self.number > 1:
             # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
-            words.append(f"actor_rollout_ref.model.path={hydra_value(before.model.resolve())}")
+            words.append(f"{MODEL}={hydra_value(before.model.resolve())}")
         if (asked := before.reward_model) is not None and reward.weight != 0:
             is_folder = asked != reward.start or Path(asked).exists()
-            section = f"++{SECTION}.reward_model"
-            words += [
-                "reward.reward_manager.name=rule_and_model",
-                f"{section}.weight={reward.weight}",
-                f"{section}.rule_weight={reward.rule_weight}",
-                f"{section}.path={hydra_value(Path(asked).resolve() if is_folder else asked)}",
-            ]
+            path, section = Path(asked).resolve() if is_folder else asked, f"++{SECTION}.reward_model"
+            words += [f"reward.reward_manager.name={REWARD_MANAGER}", f"{section}.path={hydra_value(path)}"]
+            words += [f"{section}.weight={reward.weight}", f"{section}.rule_weight={reward.rule_weight}"]
         tracked_as = (self.folder.resolve().parent.name, self.folder.name)
-        return VerlRun(self.folder / "policy", words, self.settings.policy.steps, tracked_as)
+        return VerlRun(self.folder / "policy", words, steps, tracked_as)

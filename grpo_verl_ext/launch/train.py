@@ -61,7 +61,7 @@ def _inspector() -> Callable[[], str | None]:
     return reason
 
 
-def checked_training(preset: str, overrides: Sequence[str], **options: str) -> DictConfig | None:
+def checked_training(preset: str, overrides: Sequence[str], *options: str) -> DictConfig | None:
     """Return the configuration that would be trained; None where only Hydra can read the other options.
 
     It is refused where verl has not loaded the plugin in this process, and where environment variables of
@@ -71,41 +71,35 @@ def checked_training(preset: str, overrides: Sequence[str], **options: str) -> D
         raise NoPluginError(f"this process has no plugin for this training: {reason}")
     if any(word.startswith("-") for word in overrides):
         return None
-    config = configured(preset, overrides, **options)
+    config = configured(preset, overrides, *options)
     key = f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_PLUGINS"
     policy = str(setting(config, key, "auto")).strip().lower()
     if policy != "auto" and "grpo_verl_ext" not in (name.strip() for name in policy.split(",")):
-        raise NoPluginError(
-            f"{key} is {policy}, with which no worker loads the plugin; valid is auto, or a list with "
-            f"grpo_verl_ext. Type: the same command without it"
-        )
+        valid = "auto, or a list with grpo_verl_ext. Type: the same command without it"
+        raise NoPluginError(f"{key} is {policy}, with which no worker loads the plugin; valid is {valid}")
     return config
 
 
-def _check_workers() -> None:
-    """Refuse where a node that Ray has now would train without the plugin, or with another version."""
-    asked = {}
-    for node in filter(lambda node: node["Alive"], ray.nodes()):
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ask = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_inspector())
-        asked[node["NodeManagerAddress"]] = ask.remote()
-    for address, answer in asked.items():
-        try:
-            reason = ray.get(answer, timeout=_SECONDS)
-        except (RayError, TimeoutError) as error:
-            reason = f"it could not be asked: {error}"
-        if reason:
-            raise NoPluginError(f"a worker on the node {address} has no plugin for this training: {reason}")
-
-
 def _asking_first(task_runner_class: Any) -> Any:
-    """Return verl's class, whose actor it starts right after Ray, so that workers are asked before."""
+    """Return verl's class, whose actor it starts right after Ray, so that workers are asked before.
+
+    A node that Ray has then ends the training if it lacks the plugin, or has another version.
+    """
 
     def remote() -> Any:
-        try:
-            _check_workers()
-        except NoPluginError as error:
-            sys.exit(f"grpo_verl_ext: {error}")
+        asked = {}
+        for node in filter(lambda node: node["Alive"], ray.nodes()):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ask = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_inspector())
+            asked[node["NodeManagerAddress"]] = ask.remote()
+        for address, answer in asked.items():
+            try:
+                reason = ray.get(answer, timeout=_SECONDS)
+            except (RayError, TimeoutError) as error:
+                reason = f"it could not be asked: {error}"
+            if reason:
+                lacks = f"a worker on the node {address} has no plugin for this training"
+                sys.exit(f"grpo_verl_ext: {lacks}: {reason}")
         return task_runner_class.remote()
 
     with_options: Callable[..., Any] = task_runner_class.options
@@ -115,10 +109,9 @@ def _asking_first(task_runner_class: Any) -> Any:
 def run_training(
     preset: str,
     overrides: Sequence[str],
-    config: DictConfig | None = None,
-    *,
     config_path: str = CONFIG_PATH,
     config_name: str = CONFIG_NAME,
+    config: DictConfig | None = None,
 ) -> None:
     """Train with the preset, the other words of verl's command line, and two of Hydra's options.
 
@@ -133,11 +126,9 @@ def run_training(
     flags = [f"--config-path={folder_of(config_path)}"] * (config_path != CONFIG_PATH)
     flags += [f"--config-name={config_name}"] * (config_name != CONFIG_NAME)
     verls_run_ppo = main_ppo.run_ppo
-
     main_ppo.run_ppo = lambda config, task_runner_class: verls_run_ppo(
         config, task_runner_class=_asking_first(task_runner_class)
     )
-    # Where `python3 -m verl.trainer.main_ppo` has them; Ray and Hydra read them.
+    # Where `python3 -m verl.trainer.main_ppo` has them: Ray and Hydra read them.
     sys.argv = [inspect.getfile(main_ppo), *flags, *words_of(preset, overrides)]
-    main: Callable[[], None] = main_ppo.main  # Hydra reads its argument from sys.argv
-    main()
+    main_ppo.main()

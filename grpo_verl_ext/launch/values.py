@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,7 @@ _OF_EVERY_TRAINING = (
     *(f"{ROLLOUT}.{name}" for name in ("n", "temperature", "top_p", "top_k")),
     *(f"{ACTOR}.{name}" for name in ("optim.lr", "ppo_mini_batch_size", "ppo_epochs", "clip_ratio_low")),
     *(f"{ACTOR}.{name}" for name in ("clip_ratio_high", "clip_ratio_c", "entropy_coeff")),
-    MODE,
-    "trainer.total_epochs",
+    *(MODE, "trainer.total_epochs"),
 )
 """Keys that change the result of any training."""
 
@@ -55,20 +55,13 @@ def _sources(preset: str, overrides: Sequence[str]) -> dict[str, str]:
     found = {key: f"+algo={preset}: {own.comments.get(key, paper)}" for key in own.leaves}
     for word in overrides:
         group, choice = key_of(word), word.partition("=")[2]
-        if "." not in group and group != "algo":
-            found |= dict.fromkeys(_keys_of_choice(group, choice), f"+{group}={choice}")
+        names = [] if "." in group or group == "algo" else [choice]
+        while names:  # a file of this package, and the files that it begins with
+            file = Path(next(iter(grpo_verl_ext.config.__path__)), group, f"{names.pop()}.yaml")
+            content = yaml.safe_load(file.read_text("utf-8")) if file.is_file() else {}
+            names += [name for name in content.get("defaults", []) if name != "_self_"]
+            found |= dict.fromkeys(dict(leaves(content)), f"+{group}={choice}")
     return found | dict.fromkeys(map(key_of, overrides), "command line")
-
-
-def _keys_of_choice(group: str, choice: str) -> Iterator[str]:
-    """Yield the keys that a file of this package sets, and those of the files that it begins with."""
-    file = Path(next(iter(grpo_verl_ext.config.__path__)), group, f"{choice}.yaml")
-    if file.is_file():
-        content = yaml.safe_load(file.read_text("utf-8"))
-        for first in content.get("defaults", []):
-            if first != "_self_":
-                yield from _keys_of_choice(group, first)
-        yield from dict(leaves(content))
 
 
 def replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> dict[str, list[str]]:
@@ -78,9 +71,8 @@ def replaced(preset: str, config: DictConfig, overrides: Sequence[str]) -> dict[
     for key, (own, now) in differing(config).items():
         source = sources.get(key, "configuration").partition(":")[0]
         place = PRESETS[preset].comments.get(key, ALGORITHMS[preset].paper)
-        found["yours" if key in free else "replaced"].append(
-            f"{key}={as_typed(now)} ({source}); the preset has {as_typed(own)}: {place}"
-        )
+        seen = f"{key}={as_typed(now)} ({source}); the preset has {as_typed(own)}: {place}"
+        found["yours" if key in free else "replaced"].append(seen)
     return found
 
 
@@ -111,15 +103,13 @@ def shown(
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
     weights = [_WEIGHTS] if setting(config, _WEIGHTS) else []
     found = {key: setting(config, key) for key in (*known, *_OF_EVERY_TRAINING, *weights, *given)}
+    for key, value in found.items():
+        found[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     return {
         "preset": preset,
         "paper": ALGORITHMS[preset].paper,
         "values": [
-            {
-                "key": key,
-                "value": OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value,
-                "source": sources.get(key, otherwise),
-            }
+            {"key": key, "value": value, "source": sources.get(key, otherwise)}
             for key, value in found.items()
         ],
         **replaced(preset, config, overrides),
@@ -132,19 +122,19 @@ def shown(
     }
 
 
-def print_values(content: Mapping[str, Any]) -> None:
-    """Print a table of values and sources, and what differs from the paper."""
+def print_values(content: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what `shown` returns as JSON, or as a table of values and what differs from the paper."""
     console, table = make_console(), Table()
+    if as_json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+        return
     for name in ("key", "value", "source"):
         table.add_column(name, overflow="fold")
     for each in content["values"]:
         table.add_row(each["key"], as_typed(each["value"]), each["source"])
     console.print(table, "")
     different = [*content["replaced"], *content["not_of_the_paper"]] or ["nothing that the preset sets"]
-    for title, sentences in (
-        ("yours", content["yours"]),
-        ("changes nothing", content["changes_nothing"]),
-        (f"differs from {content['paper']}", different),
-    ):
+    parts = {"yours": content["yours"], "changes nothing": content["changes_nothing"]}
+    for title, sentences in {**parts, f"differs from {content['paper']}": different}.items():
         if sentences:
             console.print("\n  ".join([f"{title}:", *sentences]))

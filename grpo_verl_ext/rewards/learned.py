@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+import transformers
 
 from grpo_verl_ext.rewards.steps import pieces
 
@@ -22,15 +16,17 @@ from grpo_verl_ext.rewards.steps import pieces
 class LearnedReward:
     """A classifier with its tokenizer; one thread at a time may use it."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    model: transformers.PreTrainedModel
+    tokenizer: transformers.PreTrainedTokenizerBase
 
     @classmethod
     def load(cls, folder: Path | str, *, of_steps: bool = False, dtype: str = "float32") -> LearnedReward:
-        """Load a model folder on CPU; ``dtype`` ``auto``: in the precision of its files."""
-        architecture = AutoModelForTokenClassification if of_steps else AutoModelForSequenceClassification
-        model = architecture.from_pretrained(folder, dtype=dtype)
-        return cls(model.eval(), AutoTokenizer.from_pretrained(folder))
+        """Load a model on CPU, with a new head if it has none; ``dtype`` ``auto``: its files' precision."""
+        architecture, outputs = transformers.AutoModelForSequenceClassification, 1
+        if of_steps:
+            architecture, outputs = transformers.AutoModelForTokenClassification, 2
+        model = architecture.from_pretrained(folder, num_labels=outputs, dtype=dtype)
+        return cls(model.eval(), transformers.AutoTokenizer.from_pretrained(folder))
 
     def score(self, prompt: str | Sequence[Mapping[str, str]], response: str) -> float:
         """Return the score of a response: Bradley–Terry, so differences are log-odds.
@@ -58,7 +54,7 @@ class LearnedReward:
         """
         if not ends:
             return []
-        begin, last = self.tokenizer.bos_token_id, dict[int, int]()
+        last, begin = dict[int, int](), self.tokenizer.bos_token_id
         ids = [] if begin is None else [begin]
         ids += self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         for end, step in zip(sorted({*ends}), pieces(response, ends), strict=True):

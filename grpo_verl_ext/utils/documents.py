@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from yaml import Node
 
 _Kind = TypeVar("_Kind")
+_MISSING, _UNKNOWN = "missing", "unexpected_keyword_argument"
+"""Kinds of pydantic's errors."""
 
 
 class DocumentError(ValueError):
@@ -70,11 +72,10 @@ def parse_json(content: bytes | str, kind: type[_Kind]) -> _Kind:
     except ValidationError as wrong:
         first = wrong.errors(include_url=False)[0]
         key, reason = _path(first["loc"]), first["msg"]
-        if first["type"] in _MISSING:
-            reason = f"{key!r} is missing"
-        elif key:
-            reason = f"{key} is {first['input']!r:.200}: {reason}"
-        raise DocumentError(reason) from wrong
+        if first["type"] == _MISSING:
+            raise DocumentError(f"{key!r} is missing") from wrong
+        seen = f"{key} is {first['input']!r:.200}: " if key else ""
+        raise DocumentError(f"{seen}{reason}") from wrong
     except (ValueError, OverflowError) as wrong:
         raise DocumentError(str(wrong)) from wrong
 
@@ -148,22 +149,19 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
         return cast(_Kind, _adapter(kind).validate_python(plain))
     except ValidationError as wrong:
         # an unknown key first, for it may be a known one misspelt
-        first = min(wrong.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
+        first = min(wrong.errors(include_url=False), key=lambda each: each["type"] != _UNKNOWN)
         raise error(f"{file}: {_message(first, kind)}") from wrong
     except OmegaConfBaseException as wrong:
         key, reason = str(wrong.full_key or wrong.key), str(wrong.msg or wrong).splitlines()[0]
         raise error(f"{file}: {key}: {reason}. Type: {key}=<value>") from wrong
-    except RecursionError as endless:
-        raise error(
-            f"{file} refers to itself without end. Remove the ${{…}} or the *alias that does"
-        ) from endless
-    except (OSError, YAMLError, TypeError, ValueError, OverflowError) as unreadable:
-        raise error(f"{file} cannot be read: {unreadable}") from unreadable
+    except RecursionError as wrong:
+        said = "refers to itself without end. Remove the ${…} or the *alias that does"
+        raise error(f"{file} {said}") from wrong
+    except (OSError, YAMLError, TypeError, ValueError, OverflowError) as wrong:
+        raise error(f"{file} cannot be read: {wrong}") from wrong
 
 
-_NULL, _TEXT, _MERGE, *_NUMBERS = (
-    f"tag:yaml.org,2002:{name}" for name in ("null", "str", "merge", "int", "float")
-)
+_TAG = "tag:yaml.org,2002:"
 _MOST_VALUES = 100_000
 
 
@@ -172,8 +170,7 @@ def _load(source: str | TextIO, hint: Any) -> Any:
     from omegaconf._utils import get_yaml_loader  # what OmegaConf.load uses; it reads 1e-6 as a number
 
     loader = get_yaml_loader()
-    node = yaml.compose(source, loader)
-    if node is None:
+    if (node := yaml.compose(source, loader)) is None:
         return None
     _keep_text(node, hint, count())
     return loader("").construct_document(node)
@@ -188,27 +185,24 @@ def _keep_text(node: Node, hint: Any, seen: Iterator[int]) -> None:
     if isinstance(node, ScalarNode):
         if "\0" in node.value:
             raise ValueError(f"{node.value!r} is a text with \\0, which no name may have. Type it without")
-        if hint is not Any and node.tag not in (_NULL, *_NUMBERS * (hint in (int, float))):
-            node.tag = _TEXT
+        typed = ("null", "int", "float") if hint in (int, float) else ("null",)
+        if hint is not Any and node.tag.removeprefix(_TAG) not in typed:
+            node.tag = f"{_TAG}str"
     elif isinstance(node, SequenceNode):
         for index, each in enumerate(node.value):
             _keep_text(each, _hint_at(hint, [index]), seen)
     elif isinstance(node, MappingNode):
         for key, value in node.value:
-            if key.tag == _MERGE:
-                _keep_text(value, hint, seen)
-            else:
-                key.tag = _TEXT if isinstance(key, ScalarNode) else key.tag
-                _keep_text(value, _hint_at(hint, [str(key.value)]), seen)
+            is_merged = key.tag == f"{_TAG}merge"
+            if isinstance(key, ScalarNode) and not is_merged:
+                key.tag = f"{_TAG}str"
+            _keep_text(value, hint if is_merged else _hint_at(hint, [str(key.value)]), seen)
 
 
 def _written_hints(kind: type) -> dict[str, Any]:
     """Return the type hints of a dataclass by the keys that a file has."""
-    return {
-        name.rstrip("_"): hint
-        for name, hint in get_type_hints(kind).items()
-        if get_origin(hint) is not ClassVar
-    }
+    hints = get_type_hints(kind).items()
+    return {name.rstrip("_"): hint for name, hint in hints if get_origin(hint) is not ClassVar}
 
 
 def _hint_at(hint: Any, location: Iterable[int | str]) -> Any:
@@ -224,10 +218,6 @@ def _hint_at(hint: Any, location: Iterable[int | str]) -> Any:
     return hint
 
 
-_MISSING = ("missing", "missing_argument")
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-
-
 def _path(location: Sequence[int | str]) -> str:
     """Return ``expect[0].is`` for ``("expect", 0, "is")``."""
     parts = (f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
@@ -238,18 +228,15 @@ def _message(wrong: ErrorDetails, kind: type) -> str:
     """Return key, value seen, valid values and the line to type."""
     *within, _ = wrong["loc"]
     key, value = _path(wrong["loc"]), wrong["input"]
-    if wrong["type"] in _MISSING:
-        line = f"{key}={{…}}" if is_dataclass(_hint_at(kind, wrong["loc"])) else f"{key}=<value>"
-        return f"{key} is not given, and has no default. Type: {line}"
-    if wrong["type"] in _UNKNOWN and key in LEFT:
+    if wrong["type"] == _MISSING:
+        typed = "{…}" if is_dataclass(_hint_at(kind, wrong["loc"])) else "<value>"
+        return f"{key} is not given, and has no default. Type: {key}={typed}"
+    if wrong["type"] == _UNKNOWN and key in LEFT:
         return f"{key}={value!r} has left. Use instead: {LEFT[key]}"
-    if wrong["type"] in _UNKNOWN:
+    if wrong["type"] == _UNKNOWN:
         known = ", ".join(_path((*within, each)) for each in _written_hints(_hint_at(kind, within)))
         return f"{key}={value!r} is not known; valid are {known}. Remove the line"
     valid = wrong["msg"].removeprefix("Input should be ")
-    typed = {
-        "list_type": "[<value>]" if value is None else f"[{value}]",
-        "dict_type": "{…}",
-        "dataclass_type": "{…}",
-    }
-    return f"{key} is {value!r}; valid is {valid}. Type: {key}={typed.get(wrong['type'], '<value>')}"
+    as_list = "[<value>]" if value is None else f"[{value}]"
+    examples = {"list_type": as_list, "dict_type": "{…}", "dataclass_type": "{…}"}
+    return f"{key} is {value!r}; valid is {valid}. Type: {key}={examples.get(wrong['type'], '<value>')}"

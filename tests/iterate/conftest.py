@@ -10,26 +10,20 @@ from grpo_verl_ext.iterate.settings import IterateSettings, PolicySettings, Rewa
 @pytest.fixture
 def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes with eight accelerators each."""
-    sizes = {"N_GPUS": "8", "N_NODES": "2"}
-    for name, value in {"MODEL": "org/model", "DATA": "/data", **sizes}.items():
-        monkeypatch.setenv(name, value)
+    for word in ("MODEL=org/model", "DATA=/data", "N_GPUS=8", "N_NODES=2"):
+        monkeypatch.setenv(*word.split("="))
 
 
 @pytest.fixture
 def settings(tmp_path: Path):
-    """Makes those of two rounds with more overrides, and values of the reward model."""
+    """Makes those of rounds with more overrides, and values of the reward model."""
 
-    def make(*overrides: str, **reward_model: object) -> IterateSettings:
+    def make(*overrides: str, rounds: int = 2, steps: int = 4, **reward_model: object) -> IterateSettings:
+        words = ["+algo=grpo", "actor_rollout_ref.rollout.name=vllm", *overrides]
+        reward = {"label": "grpo_verl_ext.rewards.rules.correctness", **reward_model}
+        policy, reward_model = PolicySettings(words, steps), RewardModelSettings(**reward)
         return IterateSettings(
-            folder=str(tmp_path),
-            rounds=2,
-            seed=2,
-            policy=PolicySettings(
-                overrides=["+algo=grpo", "actor_rollout_ref.rollout.name=vllm", *overrides], steps=4
-            ),
-            reward_model=RewardModelSettings(
-                **{"label": "grpo_verl_ext.rewards.rules.correctness", **reward_model}
-            ),
+            folder=str(tmp_path), rounds=rounds, seed=2, policy=policy, reward_model=reward_model
         )
 
     return make

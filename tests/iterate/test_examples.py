@@ -6,23 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, split_by_prompt, write_examples
 from grpo_verl_ext.iterate.rounds import PARTS
-from grpo_verl_ext.iterate.settings import (
-    IterateError,
-    IterateSettings,
-    PolicySettings,
-    RewardModelSettings,
-    Round,
-)
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards.steps import compute_score
 from grpo_verl_ext.runs.metrics import CorruptFileError, Response
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+repeatable = hypothesis_settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def response(prompt: str, output: str, score: float = 0.0, step: int = 1, truth: object = None) -> Response:
@@ -181,12 +176,10 @@ def write_rollouts(folder: Path, step: int, outputs: list[str]) -> None:
     (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def rounds_of_steps(folder: Path, prompts: int = 40, **reward_model: object) -> list[Round]:
+def rounds_of_steps(of: IterateSettings, prompts: int = 40) -> list[Round]:
     """Two rounds with a response to each prompt, of one step."""
-    reward = RewardModelSettings(**{"step_label": "a.b", "held_out": 0.3, **reward_model})
-    policy = PolicySettings(overrides=[], steps=1)
-    settings = IterateSettings(folder=str(folder), rounds=2, policy=policy, reward_model=reward)
-    rounds = [Round(settings, number) for number in (1, 2)]
+    of.policy.steps, of.reward_model.step_label = 1, "a.b"
+    rounds = [Round(of, number) for number in (1, 2)]
     for this in rounds:
         write_rollouts(this.run().rollouts, 1, [f"a;{this.number};\u2028"] * prompts)
     return rounds
@@ -196,8 +189,8 @@ def collect(this: Round) -> dict[str, Any]:
     return PARTS["pairs"](this, OmegaConf.create({}), by_semicolons)
 
 
-def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(tmp_path: Path) -> None:
-    this, second = rounds_of_steps(tmp_path)
+def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(settings) -> None:
+    this, second = rounds_of_steps(settings())
     this.settings.policy.steps = 3
     write_rollouts(rollouts := this.run().rollouts, 3, ["a;"])
     assert collect(this)["responses"] == 41
@@ -211,12 +204,14 @@ def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(t
 
 
 @pytest.mark.parametrize(("share", "drawn"), [(0.1, 10), (0.0, 0), (0.9, 300)])
-def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: float, drawn: int) -> None:
+def test_the_share_that_is_replayed_as_far_as_there_are(
+    settings, tmp_path: Path, share: float, drawn: int
+) -> None:
     """90 new ones and 10 old ones: 10 of 100. Drawn uniformly from all earlier ones, none twice."""
     old = [Steps(f"p{i}", [f"old{i};"], [True]) for i in range(300)]
     write_examples(history := tmp_path / "pairs.jsonl", old)
-    nothing_held_out = {"held_out": 1e-9, "replay": share, "replay_from": str(history)}
-    (this, _), third = rounds_of_steps(tmp_path, prompts=90, **nothing_held_out), Counter[int]()
+    nothing_held_out = settings(held_out=1e-9, replay=share, replay_from=str(history))
+    (this, _), third = rounds_of_steps(nothing_held_out, prompts=90), Counter[int]()
     draws = []
     for seed in range(30 if share == 0.1 else 1):
         this.seed = seed
@@ -230,10 +225,10 @@ def test_the_share_that_is_replayed_as_far_as_there_are(tmp_path: Path, share: f
         assert all(abs(third[part] - 100) < 33 for part in range(3)), third
 
 
-def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out_itself(tmp_path: Path) -> None:
+def test_a_round_replays_from_another_run_but_nothing_that_it_holds_out(settings, tmp_path: Path) -> None:
     old = [Steps(f"p{i}", ["old;"], [True]) for i in range(40)]
     write_examples(first := tmp_path / "pairs.jsonl", old)
-    this, second = rounds_of_steps(tmp_path, replay=0.9, replay_from=str(first))
+    this, second = rounds_of_steps(settings(held_out=0.3, replay=0.9, replay_from=str(first)))
     results = collect(this)
 
     own, held_out = (Steps.read(file) for file in (this.training_pairs, this.held_out_pairs))

@@ -15,13 +15,7 @@ from processes import KILLS, Spoken
 from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest, run_rounds
-from grpo_verl_ext.iterate.settings import (
-    IterateError,
-    IterateSettings,
-    PolicySettings,
-    RewardModelSettings,
-    Round,
-)
+from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 
 
 def nothing(this: Round, *given: object) -> dict[str, object]:
@@ -32,90 +26,74 @@ def killed(this: Round, *given: object) -> dict[str, object]:
     raise KeyboardInterrupt
 
 
-def settings(folder: Path, rounds: int = 2) -> IterateSettings:
-    return IterateSettings(
-        folder=str(folder),
-        rounds=rounds,
-        policy=PolicySettings(overrides=[], steps=1),
-        reward_model=RewardModelSettings(label="a.b"),
-    )
-
-
 def run(of: IterateSettings, **parts: Any) -> list[tuple[int, str]]:
     """The parts that were run."""
     heard: list[tuple[int, str]] = []
-    rule = OmegaConf.create({}), lambda response, truth: 0
-    run_rounds(of, *rule, lambda this, part: heard.append((this.number, part)), parts)
+    run_rounds(of, OmegaConf.create(), max, lambda this, part: heard.append((this.number, part)), parts)
     return heard
 
 
-def test_each_part_once_and_more_rounds_later(tmp_path: Path) -> None:
+def test_each_part_once_and_more_rounds_later(settings, tmp_path: Path) -> None:
     parts = {"one": lambda this, *given: {"seed": this.seed}, "two": nothing}
-    assert run(settings(tmp_path), **parts) == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
-    assert run(settings(tmp_path, rounds=3), **parts) == [(3, "one"), (3, "two")]
-    assert [record.parts["one"]["seed"] for record in records(tmp_path)] == [1001, 1002, 1003]
+    assert run(settings(), **parts) == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
+    assert run(settings(rounds=3), **parts) == [(3, "one"), (3, "two")]
+    assert [record.parts["one"]["seed"] for record in records(tmp_path)] == [2001, 2002, 2003]
     assert {file.name for file in tmp_path.glob("*.*")} == {".lock", "manifest.json"}
 
 
 def test_a_part_that_fails_is_not_written_down_and_one_made_with_other_code_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "git_revision", lambda: "aaa")
     with pytest.raises(KeyboardInterrupt):
-        run(settings(tmp_path, rounds=1), one=nothing, two=killed)
+        run(settings(rounds=1), one=nothing, two=killed)
     monkeypatch.setattr(rounds, "git_revision", lambda: "bbb")
-    assert run(settings(tmp_path, rounds=1), one=nothing, two=nothing) == [(1, "two")]
+    assert run(settings(rounds=1), one=nothing, two=nothing) == [(1, "two")]
     (record,) = records(tmp_path)
     assert record.git_revision == "aaa"
     assert record.parts == {"one": {}, "two": {"git_revision": "bbb"}}
 
 
-def test_a_round_without_the_policy_of_the_one_before_is_not_begun(tmp_path: Path) -> None:
+def test_a_round_without_the_policy_of_the_one_before_is_not_begun(settings) -> None:
+    train = rounds.PARTS["policy"]
     with pytest.raises(IterateError, match=r"round-1/policy/.*huggingface has no policy"):
-        run(
-            settings(tmp_path),
-            policy=lambda this, *_: {} if this.number == 1 else rounds.PARTS["policy"](this, *_),
-        )
+        run(settings(), policy=lambda this, *given: {} if this.number == 1 else train(this, *given))
 
 
-def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(tmp_path: Path) -> None:
+def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(settings) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(settings(tmp_path), one=killed)
-    changed = settings(tmp_path)
-    changed.policy.steps = 9
-    with pytest.raises(IterateError, match=r"begun with another policy\.steps: 1 there, 9 now"):
-        run(changed, one=nothing)
+        run(settings(), one=killed)
+    with pytest.raises(IterateError, match=r"begun with another policy\.steps: 4 there, 9 now"):
+        run(settings(steps=9), one=nothing)
 
 
 @pytest.mark.parametrize("setting", [{"trainer": {"per_device_train_batch_size": 4}}, {"launcher": ["a"]}])
 def test_settings_of_the_reward_model_may_change_until_it_is_trained(
-    tmp_path: Path, setting: dict[str, Any]
+    settings, setting: dict[str, Any]
 ) -> None:
     """Such as those with which it was out of memory, after the policy was trained."""
-    changed = settings(tmp_path, rounds=1)
-    for name, value in setting.items():
-        setattr(changed.reward_model, name, value)
     with pytest.raises(KeyboardInterrupt):
-        run(settings(tmp_path, rounds=1), policy=nothing, reward_model=killed)
+        run(settings(rounds=1), policy=nothing, reward_model=killed)
+    changed = settings(rounds=1, **setting)
     assert run(changed, policy=nothing, reward_model=nothing) == [(1, "reward_model")]
     with pytest.raises(IterateError, match=r"begun with another reward_model\.(trainer|launcher)"):
-        run(settings(tmp_path, rounds=1), policy=nothing, reward_model=nothing)
+        run(settings(rounds=1), policy=nothing, reward_model=nothing)
 
 
 @pytest.mark.parametrize(
     "text",
     ["{", '{"rounds": [{}], "settings": {}, "format": 2}', '{"rounds": [], "settings": {}, "format": 99}'],
 )
-def test_what_is_no_manifest_is_named_and_left(tmp_path: Path, text: str) -> None:
+def test_what_is_no_manifest_is_named_and_left(settings, tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(IterateError, match=r"manifest\.json is not a manifest"):
-        run(settings(tmp_path))
+        run(settings())
     assert (tmp_path / "manifest.json").read_text() == text
 
 
-def test_one_process_a_folder(tmp_path: Path) -> None:
+def test_one_process_a_folder(settings, tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(IterateError, match="another process works in"):
-        run(settings(tmp_path))
+        run(settings())
 
 
 def records(folder: Path) -> list[Any]:

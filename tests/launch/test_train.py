@@ -18,7 +18,7 @@ from verl.trainer import main_ppo
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.launch import train
-from grpo_verl_ext.launch.train import NoPluginError, _check_workers, _inspector
+from grpo_verl_ext.launch.train import _inspector
 
 ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 POLICY = "VERL_USE_EXTERNAL_PLUGINS"
@@ -114,17 +114,6 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "it has version 0.0.9 of the package" in str(ask())
 
 
-def test_a_worker_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first node has it."""
-    nodes = [{"NodeManagerAddress": f"10.0.0.{n}", "NodeID": "ab" * 28, "Alive": True} for n in (1, 2)]
-    answers = iter([None, "No package metadata was found. Type there: pip install ."])
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    monkeypatch.setattr(ray, "remote", lambda **_: lambda ask: SimpleNamespace(remote=lambda: ask))
-    monkeypatch.setattr(ray, "get", lambda answer, timeout: next(answers))
-    with pytest.raises(NoPluginError, match=r"node 10\.0\.0\.2 has no plugin .*: No package metadata"):
-        _check_workers()
-
-
 class TaskRunner:
     """Stands for verl's actor."""
 
@@ -136,23 +125,33 @@ class TaskRunner:
         return self
 
 
-def test_the_actor_is_started_after_the_workers_were_asked(
-    started: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(train, "_check_workers", lambda: asked.append(1))
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """What the worker of each node answers; each answers once."""
+    answers: list[str | None] = []
+    alive = [{"NodeManagerAddress": f"10.0.0.{n}", "NodeID": "ab" * 28, "Alive": True} for n in (1, 2)]
+    monkeypatch.setattr(ray, "nodes", lambda: alive)
+    monkeypatch.setattr(ray, "remote", lambda **_: lambda ask: SimpleNamespace(remote=lambda: ask))
+    monkeypatch.setattr(ray, "get", lambda answer, timeout: answers.pop(0))
+    return answers
+
+
+@pytest.mark.usefixtures("started")
+def test_the_actor_is_started_after_the_workers_were_asked(nodes: list[str | None]) -> None:
     train.run_training("gvpo", [])
-    assert main_ppo.run_ppo(None, TaskRunner()) == "an actor"
-    assert asked == [1]
-    train._asking_first(TaskRunner()).options(runtime_env=1).remote()
-    assert asked == [1, 1]
+    for start in (
+        lambda: main_ppo.run_ppo(None, TaskRunner()),
+        train._asking_first(TaskRunner()).options(runtime_env=1).remote,
+    ):
+        nodes += [None, None]
+        assert (start(), nodes) == ("an actor", [])
 
 
-def test_no_actor_is_started_where_a_worker_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = NoPluginError("a worker on the node x")
-    monkeypatch.setattr(train, "_check_workers", Mock(side_effect=refused))
-    with pytest.raises(SystemExit, match="grpo_verl_ext: a worker on the node x"):
-        train._asking_first(TaskRunner()).remote()
+def test_no_actor_is_started_where_a_worker_lacks_it(nodes: list[str | None]) -> None:
+    """The first node has it."""
+    nodes += [None, "No package metadata was found. Type there: pip install ."]
+    with pytest.raises(SystemExit, match=r"grpo_verl_ext: .*node 10\.0\.0\.2 has no plugin .*: No package"):
+        train._asking_first(Mock(spec=["options"])).remote()
 
 
 def test_a_folder_of_configurations_is_the_one_that_was_checked(started: list[list[str]]) -> None:
@@ -168,15 +167,16 @@ def test_a_real_worker_is_refused_by_its_environment(python: Python) -> None:
     refused = python(
         """
         import ray
-        from grpo_verl_ext.launch.train import NoPluginError, _check_workers
+        from unittest.mock import Mock
+        from grpo_verl_ext.launch.train import _asking_first
 
         for policy in ("auto", "none"):
             ray.init("local", runtime_env={"env_vars": {"VERL_USE_EXTERNAL_PLUGINS": policy}})
             try:
-                _check_workers()
+                _asking_first(Mock()).remote()
                 print(policy, "passes")
-            except NoPluginError as error:
-                print(error)
+            except SystemExit as error:
+                print(str(error).partition(": ")[2])
             ray.shutdown()
         """
     )

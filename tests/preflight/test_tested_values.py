@@ -20,7 +20,7 @@ CORRECTION, OURS = "algorithm.rollout_correction", "algorithm.grpo_ext"
 MODE = "trainer.v1.trainer_mode"
 
 ROWS = [(name, row) for name, rows in all_needs() for row in rows]
-OUTSIDE = (True, "token_k1", "R3", 0.5, -1, "sync", "forward_kl_topk", "single_turn_agent", "tool_agent")
+OUTSIDE = (True, "token_k1", "R3", 0.5, "score", "sync", "forward_kl_topk", "single_turn_agent", "tool_agent")
 """One of them is no tested value of any row."""
 
 
@@ -149,6 +149,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gvpo", DISTILS[:1], "distillation enabled", W),
     ("grpo_process", [FILTER], "steps enable", W),
     ("dapo", SAMPLER, "dynamic-sampling path", W),
+    ("dapo", ["algorithm.filter_groups.metric=score"], "dynamic-sampling metric", W),
     ("dapo", [DETERMINED], "group-size full_determinism", R),
     ("grpo", [f"{ROLLOUT}.n=1"], "group-size n", R),
     ("grpo", ["trainer.critic_warmup=20"], "critic-warmup critic_warmup", W),

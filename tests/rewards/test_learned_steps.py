@@ -9,18 +9,10 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from grpo_verl_ext.rewards.learned import LearnedReward
-from grpo_verl_ext.rewards.steps import pieces, step_end_characters
+from grpo_verl_ext.rewards.steps import step_end_characters
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
 BYTES = build_tokenizer()
-
-
-class TestPieces:
-    def test_by_hand(self) -> None:
-        assert pieces("ab;cd;e", [3, 6]) == ["ab;", "cd;"]
-        assert pieces("ab;cd;e", [6, 3, 6]) == ["ab;", "cd;"]
-        assert pieces("ab;cd;e", [7]) == ["ab;cd;e"]
-        assert pieces("ab;cd;e", []) == []
 
 
 class TestEnds:
@@ -35,9 +27,6 @@ class TestEnds:
 
     def test_the_first_bytes_of_a_character_are_the_character(self) -> None:
         assert self.ends(step_rewards=[1, 1], step_end_tokens=[1, 2]) == [2, 2]
-
-    def test_characters_stay(self) -> None:
-        assert self.ends(step_rewards=[1, 1], step_ends=[3, 1]) == [3, 1]
 
 
 class Ramp:
@@ -62,27 +51,19 @@ class TestTokens:
         assert ramp.ids == [*"4+5a;漢;b".encode()]
         assert found == logistic([4, 8, 9])
 
-    @pytest.mark.parametrize("begins", [False, True])
-    def test_trl_trains_on_the_same_tokens_at_the_same_positions(self, begins: bool) -> None:
+    def test_trl_trains_on_the_same_tokens_at_the_same_positions(self) -> None:
+        """Of a tokenizer whose texts begin with a token; the one above has none."""
         from trl.experimental.prm import PRMTrainer
 
         tokenizer = build_tokenizer()
-        if begins:
-            tokenizer.bos_token = "<|im_start|>"
+        tokenizer.bos_token = "<|im_start|>"
         row = {"prompt": "4+5", "completions": ["a;", "漢;", "b"], "labels": [True, False, True]}
-        trl = PRMTrainer.tokenize_row(
-            row,
-            tokenizer,
-            step_separator="",
-            max_length=None,
-            max_completion_length=None,
-            train_on_last_step_only=False,
-            is_eval=False,
-        )
+        uncut = {"max_length": None, "max_completion_length": None, "train_on_last_step_only": False}
+        trl = PRMTrainer.tokenize_row(row, tokenizer, step_separator="", is_eval=False, **uncut)
         ramp = Ramp()
         found = LearnedReward(ramp, tokenizer).scores_of_steps("4+5", "a;漢;b", [2, 4, 5])  # type: ignore[arg-type]
         assert ramp.ids == trl["input_ids"]
-        assert (ramp.ids[0] == tokenizer.bos_token_id) == begins
+        assert ramp.ids[0] == tokenizer.bos_token_id
         assert found == logistic([n for n, label in enumerate(trl["labels"]) if label != -100])
         assert [label for label in trl["labels"] if label != -100] == [1, 0, 1]
 

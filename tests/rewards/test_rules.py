@@ -22,14 +22,7 @@ def test_the_wanted_answer_to_the_letter_earns_two(answer, wanted):
 
 WRITTEN = ["14.0", "014", "+14", "1.4e1", "140e-1", "14.", "0,014", "(14)", "14;", "14,", "14...", "'14'"]
 WITH_A_UNIT = ["$14", "14$", "$ 14", "14 €", "$14.00", "14%", "14 %", "14 apples", "14 kg", "14°C", "+$14"]
-IN_A_SENTENCE = [
-    "The answer is 14.",
-    "Answer:14",
-    "so: $14, all told",
-    "x = 14",
-    "7+7=14",
-    "2x - 1 = $14 (a)",
-]
+IN_A_SENTENCE = ["The answer is 14.", "Answer:14", "so: $14, all told", "7+7=14", "2x - 1 = $14 (a)"]
 
 
 @pytest.mark.parametrize("answer", WRITTEN + WITH_A_UNIT + IN_A_SENTENCE)
@@ -85,8 +78,6 @@ def test_thousands_and_decimals_belong_to_the_number(answer, wanted):
         ("</answer><answer>", None),
         ("<answer>14", None),
         ("14</answer>", None),
-        ("14", None),
-        ("", None),
     ],
 )
 def test_the_last_opened_answer_counts_and_must_be_closed(text, answer):

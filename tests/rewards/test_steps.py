@@ -38,10 +38,6 @@ def graded(reasoning: str, *terms: int) -> list[bool]:
     return [right for right, _ in graded_steps(f"<reasoning>{reasoning}</reasoning>", terms)]
 
 
-def test_right_steps():
-    assert graded("3+4=7;7+2=9;9+5=14;", 3, 4, 2, 5) == [True, True, True]
-
-
 def test_a_slip_that_is_carried_on_costs_its_own_step_only():
     assert graded("3+4=8;8+2=10;10+5=15;", 3, 4, 2, 5) == [False, True, True]
 

@@ -91,13 +91,17 @@ def test_what_does_not_fit_is_named(read, override: str, message: str) -> None:
 
 
 def test_a_few_aliases_that_make_many_values_are_refused(read) -> None:
-    """Ten of ten of ten …: 10⁸ values of 400 letters."""
+    """Ten of ten of ten …: 10⁸ values."""
     lists = [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 10 if i else '0123456789')}]" for i in range(8)]
     with pytest.raises(WrongError, match=r"\*aliases make more than 100000 values of it\. Remove some$"):
         read("\n".join(["anything:", *lists]))
 
 
-def test_what_is_not_there_is_named(read) -> None:
+def test_what_is_not_there_is_named(read, tmp_path: Path) -> None:
+    with pytest.raises(WrongError, match=r"nothing\.yaml cannot be read"):
+        read_yaml(tmp_path / "nothing.yaml", Whole, WrongError)
+    with pytest.raises(WrongError, match=r"file\.yaml cannot be read"):
+        read("a: [")
     with pytest.raises(WrongError, match=r"part is not given, and has no default\. Type: part=\{…\}$"):
         read(SMALL.splitlines()[0] + "\nsteps: 2\n")
     with pytest.raises(WrongError, match=r"steps: Missing mandatory value.*\. Type: steps=<value>$"):

@@ -22,11 +22,7 @@ def tokenizer_with(template: str | None) -> Any:
 @pytest.mark.parametrize(("given", "wanted"), [(None, {1}), (2, {1, 2}), ([1, 3], {1, 3})])
 def test_a_model_ends_with_any_of_its_end_tokens(given: Any, wanted: set[int]) -> None:
     assert end_tokens(SimpleNamespace(eos_token_id=1), SimpleNamespace(eos_token_id=given)) == wanted
-
-
-def test_a_model_without_generation_settings_or_end_token() -> None:
-    assert end_tokens(SimpleNamespace(eos_token_id=1), None) == {1}
-    assert end_tokens(SimpleNamespace(eos_token_id=None), None) == set()
+    assert end_tokens(SimpleNamespace(eos_token_id=None), None) == set(), "nor generation settings"
 
 
 def test_a_text_ends_as_the_template_ends_an_answer_if_a_rollout_ends_there() -> None:
@@ -47,4 +43,4 @@ def test_without_a_chat_template_it_is_the_tokenizers_end() -> None:
 
 def test_the_embedded_tasks_answers_end_with_its_end_token() -> None:
     tokenizer = build_tokenizer()
-    assert end_of_response(tokenizer, None, {}) == end_of_answer(tokenizer, {}) == tokenizer.eos_token_id
+    assert end_of_answer(tokenizer, {}) == tokenizer.eos_token_id

@@ -1,46 +1,26 @@
 """Check that the configured reward reaches the algorithm in the form that it needs."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import verls
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Off, Trainer, refused, runs_v1
-from grpo_verl_ext.catalogue.verls import (
-    KL_IN_REWARD,
-    OVERLONG_MANAGER,
-    PUNISHES,
-    advise_punishment,
-    asks_model_alone,
-    overlong_punishment,
-)
 from grpo_verl_ext.rewards import functions, weighted_sum
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import (
-    ACTOR,
-    AGENT_LOOP,
-    MODEL,
-    REWARD_MANAGER,
-    ROLLOUT,
-    SECTION,
-    moved_key,
-    setting,
-    written,
-)
+from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, MODEL, REWARD_MANAGER, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.agent_loops.checks import check_loops_of_data
-from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options, RewardModelOptions
+from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import local_folder, model_shape, read_config
 
 _MANAGER, _SERVED = "reward.reward_manager.name", "reward.reward_model.enable"
 _FUNCTION = "reward.custom_reward_function"
-_ARGUMENTS = f"{_FUNCTION}.reward_kwargs"
 _FILTER, _METRIC = "algorithm.filter_groups.enable", "algorithm.filter_groups.metric"
-_GIVEN = f"{_ARGUMENTS}.step_rewards"
 _KEYS = "algorithm.gdpo_reward_keys"
-_FEWEST = 2
 _REPORTED_BY_VERLS = ("score", "acc")
 """Numbers that a reward function of verl 0.9's reports, for one data source or another."""
 _SHAPED = ("reward", "score", "seq_reward", "seq_final_reward")
@@ -63,54 +43,46 @@ def _check_rewards(config: DictConfig) -> None:
                     functions.load_function(name)
         except ValueError as error:
             if not isinstance(error.__cause__, ImportError):
-                raise SettingError(f"{_ARGUMENTS}.weights", weights, seen=str(error)) from error
+                raise SettingError(f"{_FUNCTION}.reward_kwargs.weights", weights, seen=str(error)) from error
 
 
 def _check_reward_model(config: DictConfig) -> None:
     """Refuse ``rule_and_model`` without a usable classifier, and a classifier that nobody asks."""
-    options, path = Options.from_config(config.algorithm).reward_model, f"{SECTION}.reward_model.path"
+    options, key = Options.from_config(config.algorithm).reward_model, f"{SECTION}.reward_model"
     manager = config.reward.reward_manager.name
     if manager != REWARD_MANAGER:
         if options is not None:
-            why = f"{SECTION}.reward_model is set, and this manager asks no reward model"
-            fix = Line(f"{_MANAGER}={REWARD_MANAGER}", more=f", or ~{SECTION}.reward_model")
+            why = f"{key} is set, and this manager asks no reward model"
+            fix = Line(f"{_MANAGER}={REWARD_MANAGER}", more=f", or ~{key}")
             raise SettingError(_MANAGER, manager, why=why, valid=REWARD_MANAGER, fix=fix)
         return
     if options is None or options.path is None:
-        typed = f"+{path}=<folder of a reward model>"
-        raise SettingError(_MANAGER, manager, why=f"{path} is null", fix=typed)
-    if asks_model_alone(config):
+        typed = f"+{key}.path=<folder of a reward model>"
+        raise SettingError(_MANAGER, manager, why=f"{key}.path is null", fix=typed)
+    if verls.asks_model_alone(config):
         why = "without reward.custom_reward_function.path verl then asks its own reward model and never "
         why += f"calls {_MANAGER}={manager}"
         raise SettingError(_SERVED, True, why=why, valid="false", fix=Line(f"{_SERVED}=false"))
-    _check_classifier(config, options)
-
-
-def _check_classifier(config: DictConfig, options: RewardModelOptions) -> None:
-    """Refuse a local folder whose model or tokenizer cannot score; a name on a hub is not looked up."""
-    key, name = f"{SECTION}.reward_model.path", str(options.path)
-    if (folder := local_folder(name)) is None:
+    if (folder := local_folder(options.path)) is None:
         return
-    head, outputs = "ForSequenceClassification", 1
-    if catalogue.learns_from_steps(config):
-        head, outputs = "ForTokenClassification", 2
-    fix = f"{key}=<folder of a model …{head}>"
-    content = read_config(folder, key=key, fix=fix)
-    architectures = content.get("architectures")
+    of_steps, template = catalogue.learns_from_steps(config), f"{key}.chat_template"
+    head, outputs = ("ForTokenClassification", 2) if of_steps else ("ForSequenceClassification", 1)
+    key, typed = f"{key}.path", f"{key}.path=<folder of a model …{head}>"
+    content = read_config(folder, key=key, fix=typed)
+    architectures, labels = content.get("architectures"), content.get("id2label")
     first = str(architectures[0]) if isinstance(architectures, list) and architectures else "none"
     if not first.endswith(head):
-        why = f"its architecture is {first}, not a classifier"
-        raise SettingError(key, name, why=why, valid=f"an architecture …{head}", fix=fix)
-    labels = content.get("id2label")  # transformers writes no number where it is 2
+        why, valid = f"its architecture is {first}, not a classifier", f"an architecture …{head}"
+        raise SettingError(key, options.path, why=why, valid=valid, fix=typed)
+    # transformers writes no number where it is 2
     found = len(labels) if isinstance(labels, dict) else content.get("num_labels", 2)
     if found != outputs:
-        raise SettingError(key, name, why=f"it has {found} outputs", valid=f"{outputs}", fix=fix)
+        raise SettingError(key, options.path, why=f"it has {found} outputs", valid=f"{outputs}", fix=typed)
     file = folder / "tokenizer_config.json"
-    is_there = file.is_file() and b'"chat_template"' in file.read_bytes()
-    if options.chat_template and not (is_there or (folder / "chat_template.jinja").is_file()):
-        off = f"{SECTION}.reward_model.chat_template"
-        why = f"{off} is true, and its tokenizer has no chat template"
-        raise SettingError(key, name, why=why, fix=Line(f"{off}=false"))
+    has_template = file.is_file() and b'"chat_template"' in file.read_bytes()
+    if options.chat_template and not (has_template or (folder / "chat_template.jinja").is_file()):
+        why = f"{template} is true, and its tokenizer has no chat template"
+        raise SettingError(key, options.path, why=why, fix=Line(f"{template}=false"))
 
 
 def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
@@ -121,60 +93,50 @@ def _advise_legacy_sections(config: DictConfig) -> Iterator[Problem]:
         content = OmegaConf.to_container(there, resolve=True) if OmegaConf.is_dict(there) else there
         for key, value in leaves({section: content}):
             if value not in (None, {}):
-                home = moved_key(key)
+                home = keys.moved_key(key)
                 yield Problem(key, value, Line(f"{home}={value}"), why, home)
 
 
 def _check_dynamic_sampling(config: DictConfig) -> None:
     """Refuse dynamic sampling by a number that our reward function does not report; verl would end later."""
-    metric, names = setting(config, _METRIC), None
-    if setting(config, _FILTER) and runs_v1(config) and str(metric).startswith("seq_"):
+    if not setting(config, _FILTER):
+        return
+    metric = setting(config, _METRIC)
+    if runs_v1(config) and str(metric).startswith("seq_"):
         why = "verl's v1 trainers look for it among the numbers of the reward function"
         raise SettingError(_METRIC, metric, why=why, valid=_SHAPED[:2], fix=Line(f"{_METRIC}={_SHAPED[0]}"))
-    if setting(config, _FILTER) and setting(config, _MANAGER) in ("naive", OVERLONG_MANAGER):
-        names = weighted_sum.reported_names(config.reward.custom_reward_function)
-    of_manager = (_SHAPED[0], *(("overlong", "overlong_reward") if overlong_punishment(config) else ()))
-    if names is not None and metric not in (*of_manager, *names):
+    of_manager = ("overlong", "overlong_reward") if verls.overlong_punishment(config) else ()
+    names = weighted_sum.reported_names(config.reward.custom_reward_function)
+    calls_it = setting(config, _MANAGER) in ("naive", verls.OVERLONG_MANAGER)
+    if calls_it and names is not None and metric not in (_SHAPED[0], *of_manager, *names):
         why = f"the reward function {weighted_sum.__name__} reports no {metric} with these reward_kwargs"
-        fix = Line(f"{_METRIC}=acc")
-        raise SettingError(_METRIC, metric, why=why, valid=(_SHAPED[0], *names), fix=fix)
-
-
-def _advise_dynamic_sampling(config: DictConfig) -> Iterator[Problem]:
-    """Warn of dynamic sampling by a shaped reward; DAPO's is by correctness, arXiv 2503.14476, eq. 11."""
-    metric = setting(config, _METRIC)
-    if setting(config, _FILTER) and metric in _SHAPED and overlong_punishment(config):
-        why = (
-            "the overlong punishment changes it: a prompt whose answers are all right, but differ in "
-            "length, would be kept; DAPO's condition is 0 < #correct < G (arXiv 2503.14476, eq. 11)"
-        )
-        yield Problem(_METRIC, metric, Line(f"{_METRIC}=acc"), why)
+        valid = (_SHAPED[0], *names)
+        raise SettingError(_METRIC, metric, why=why, valid=valid, fix=Line(f"{_METRIC}=acc"))
 
 
 def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
     """Warn where rollout, punishment or masking of truncated responses have another budget than the data."""
-    budget, options = config.data.max_response_length, written(config.algorithm)
-    told: dict[str, Any] = {f"{ROLLOUT}.response_length": config.actor_rollout_ref.rollout.response_length}
-    if options.get("mask_truncated_completions"):
-        told[f"{SECTION}.max_response_length"] = options.get("max_response_length")
-    if overlong_punishment(config):
-        told["reward.reward_kwargs.max_resp_len"] = config.reward.reward_kwargs.get("max_resp_len")
-    why = f"data.max_response_length is {budget}: truncated responses would be missed, or whole ones taken "
-    for key, value in told.items():
-        if value is not None and value != budget:
-            yield Problem(key, value, Line(f"{key}=${{data.max_response_length}}"), f"{why}for truncated")
+    key, data = "data.max_response_length", config.data
+    prompt, budget = data.max_prompt_length, data.max_response_length
+    why = f"{key} is {budget}: truncated responses would be missed, or whole ones taken for truncated"
+    for other, is_read in (
+        (f"{ROLLOUT}.response_length", True),
+        (f"{SECTION}.max_response_length", setting(config, f"{SECTION}.mask_truncated_completions")),
+        ("reward.reward_kwargs.max_resp_len", verls.overlong_punishment(config)),
+    ):
+        if is_read and setting(config, other, budget) != budget:
+            yield Problem(other, setting(config, other), Line(f"{other}=${{{key}}}"), why)
     # a response that the context cuts off before its budget is not known to be truncated
-    given, data = setting(config, f"{ROLLOUT}.max_model_len"), config.data
+    given = setting(config, f"{ROLLOUT}.max_model_len")
     shape = model_shape(setting(config, MODEL)) if given is None else None
     context = given if shape is None else shape.positions
-    if context is not None and context < data.max_prompt_length + data.max_response_length:
-        key, room = "data.max_response_length", context - data.max_prompt_length
+    if context is not None and context < prompt + budget:
         why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
         why += "prompt is cut off before its budget, by which alone a truncated one is known, and counted"
-        valid = f"at most {context} with data.max_prompt_length, which is {data.max_prompt_length}"
-        longer = f", or {ROLLOUT}.max_model_len={data.max_prompt_length + budget}" if given else ""
-        fix = Line(f"{key}={room}", more=longer) if room > 0 else f"{MODEL}=<another>"
-        yield Problem(key, data.max_response_length, fix, why, valid)
+        valid = f"at most {context} with data.max_prompt_length, which is {prompt}"
+        longer = f", or {ROLLOUT}.max_model_len={prompt + budget}" if given else ""
+        fix = Line(f"{key}={context - prompt}", more=longer) if context > prompt else f"{MODEL}=<another>"
+        yield Problem(key, budget, fix, why, valid)
 
 
 def _check_steps(config: DictConfig) -> None:
@@ -183,16 +145,16 @@ def _check_steps(config: DictConfig) -> None:
         return
     needs = "algorithm.adv_estimator=grpo_process needs"
     check_loops_of_data(config, AGENT_LOOPS, f"{needs} one that keeps step rewards", "+algo=grpo")
-    path, has_steps = config.reward.custom_reward_function.path, setting(config, _GIVEN)
+    key, given = f"{_FUNCTION}.path", f"{_FUNCTION}.reward_kwargs.step_rewards"
+    path, has_steps = setting(config, key), setting(config, given)
     is_kept = setting(config, _MANAGER) in ("naive", REWARD_MANAGER)
     if not is_kept or setting(config, AGENT_LOOP) not in AGENT_LOOPS.values():
         return
     why = f"{needs} the step_rewards of a reward function"
     if path is None:
-        key = f"{_FUNCTION}.path"
         raise SettingError(key, None, why=why, valid="a file or module with yours", fix=f"{key}=<file>")
     if path == f"pkg://{weighted_sum.__name__}" and not has_steps:
-        raise SettingError(_GIVEN, has_steps, why=why, valid="true", fix=Line(f"++{_GIVEN}=true"))
+        raise SettingError(given, has_steps, why=why, valid="true", fix=Line(f"++{given}=true"))
 
 
 def _check_several(config: DictConfig) -> None:
@@ -201,31 +163,22 @@ def _check_several(config: DictConfig) -> None:
         return
     given, function = setting(config, _KEYS, []), config.reward.custom_reward_function
     names = [given] if isinstance(given, str) else list(given)
-    if len(set(names)) < _FEWEST or len(set(names)) < len(names):
-        raise SettingError(
-            _KEYS,
-            names,
-            why="GDPO normalises each of several rewards on its own (arXiv 2601.05242)",
-            valid="two or more different names that the reward function returns beside its score",
-            fix=Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo"),
-        )
-    reported: Sequence[str] | None = None
-    if asks_model_alone(config):
-        reported = ()
-    elif setting(config, _MANAGER) == "naive":
-        verls = function.path is None
-        reported = _REPORTED_BY_VERLS if verls else weighted_sum.reported_names(function)
+    if len(set(names)) < max(2, len(names)):
+        why = "GDPO normalises each of several rewards on its own (arXiv 2601.05242)"
+        valid = "two or more different names that the reward function returns beside its score"
+        fix = Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo")
+        raise SettingError(_KEYS, names, why=why, valid=valid, fix=fix)
+    reported: Sequence[str] | None = () if verls.asks_model_alone(config) else None
+    if reported is None and setting(config, _MANAGER) == "naive":
+        of_ours = weighted_sum.reported_names(function)
+        reported = _REPORTED_BY_VERLS if function.path is None else of_ours
     if reported is not None and (missing := [name for name in names if name not in reported]):
+        why = f"with these keys of {_FUNCTION} nothing reports {' or '.join(missing)}"
         kept = [name for name in names if name in reported]
         typed = [*kept, *(name for name in reported if name not in kept)][: len(names)]
-        line = Line(f"{_KEYS}=[{','.join(typed)}]")
-        raise SettingError(
-            _KEYS,
-            names,
-            why=f"with these keys of {_FUNCTION} nothing reports {' or '.join(missing)}",
-            valid=reported or "names that a reward function of yours returns",
-            fix=Line(f"{_FUNCTION}.path=<file>") if function.path is None else line,
-        )
+        line = f"{_FUNCTION}.path=<file>" if function.path is None else f"{_KEYS}=[{','.join(typed)}]"
+        of_yours = "names that a reward function of yours returns"
+        raise SettingError(_KEYS, names, why=why, valid=reported or of_yours, fix=Line(line))
 
 
 _UNREAD = "the reward of whole responses, which the estimator does not read"
@@ -233,16 +186,14 @@ _UNREAD = "the reward of whole responses, which the estimator does not read"
 _OTHER_REWARDS = (
     *refused(
         Off(
-            KL_IN_REWARD,
+            verls.KL_IN_REWARD,
             f"is subtracted from {_UNREAD}",
             when=If("algorithm.kl_ctrl.kl_coef"),
-            line=Line(f"{KL_IN_REWARD}=false", f"{ACTOR}.use_kl_loss=true"),
+            line=Line(f"{verls.KL_IN_REWARD}=false", f"{ACTOR}.use_kl_loss=true"),
         ),
-        Off(PUNISHES, f"is added to {_UNREAD}", when=overlong_punishment),
+        Off(verls.PUNISHES, f"is added to {_UNREAD}", when=verls.overlong_punishment),
     ),
-    Off(
-        "algorithm.filter_groups.enable", "drops prompts by one number, and the estimator learns from others"
-    ),
+    Off(_FILTER, "drops prompts by one number, and the estimator learns from others"),
 )
 """For an estimator that learns from the rewards of steps, or from several rewards."""
 
@@ -253,8 +204,8 @@ _STEP_REWARDS = Feature(
         *refused(
             Trainer(OUR_MODES, "does not show the estimator the steps"),
             *(
-                NoneWith(AGENT_LOOP, verls, "drops step rewards", line=Line(f"{AGENT_LOOP}={ours}"))
-                for verls, ours in AGENT_LOOPS.items()
+                NoneWith(AGENT_LOOP, loop, "drops step rewards", line=Line(f"{AGENT_LOOP}={ours}"))
+                for loop, ours in AGENT_LOOPS.items()
             ),
         ),
         *_OTHER_REWARDS,
@@ -277,7 +228,7 @@ _SEVERAL_REWARDS = Feature(
             In(
                 _MANAGER,
                 ("naive",),
-                "adds the model's score to the reward of whole responses, which the estimator does not read",
+                f"adds the model's score to {_UNREAD}",
                 when=If(_MANAGER, (REWARD_MANAGER,)),
                 line=Line(f"{_MANAGER}=naive", without=(f"{SECTION}.reward_model",)),
             ),
@@ -286,16 +237,27 @@ _SEVERAL_REWARDS = Feature(
     ),
     checks={"reported-rewards": _check_several},
 )
+_SHAPED_REWARD = Feature(
+    name="dynamic-sampling",
+    used=If(_FILTER),
+    requires=(
+        In(
+            _METRIC,
+            ("acc",),
+            "the overlong punishment changes: a prompt whose answers are all right, but differ in length, "
+            "would be kept; DAPO's condition is 0 < #correct < G (arXiv 2503.14476, eq. 11)",
+            when=verls.overlong_punishment,
+            test=lambda metric, _: metric not in _SHAPED,
+            words="that is not the shaped reward, such as acc",
+        ),
+    ),
+    checks={"dynamic-sampling": _check_dynamic_sampling},
+)
 _REWARD_MODELS = Feature(
-    checks={
-        "reward-weights": _check_rewards,
-        "reward-model": _check_reward_model,
-        "dynamic-sampling": _check_dynamic_sampling,
-    },
+    checks={"reward-weights": _check_rewards, "reward-model": _check_reward_model},
     advice={
-        "dynamic-sampling": _advise_dynamic_sampling,
         "budgets": _advise_budgets,
-        "punishment": advise_punishment,
+        "punishment": verls.advise_punishment,
         "legacy-reward": _advise_legacy_sections,
     },
 )

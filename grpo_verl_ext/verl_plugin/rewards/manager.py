@@ -1,7 +1,6 @@
 """The reward manager ``rule_and_model``: verl's ``naive``, and a classifier beside the reward function."""
 
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -12,14 +11,8 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from grpo_verl_ext import catalogue
+from grpo_verl_ext.rewards import steps
 from grpo_verl_ext.rewards.learned import LearnedReward
-from grpo_verl_ext.rewards.steps import (
-    CHARACTER_ENDS,
-    REWARDS,
-    TOKEN_ENDS,
-    StepRewardError,
-    step_end_characters,
-)
 from grpo_verl_ext.utils.keys import REWARD_MANAGER
 from grpo_verl_ext.verl_plugin.config import Options, RewardModelOptions
 
@@ -47,47 +40,41 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
         result: dict[str, Any] = {"reward_score": 0.0, "reward_extra_info": {}}
         if self._options.rule_weight or self._of_steps:
             result = await super().run_single(data)
-        by_model = self._with_steps if self._of_steps else self._with_score
-        added: dict[str, Any] = await self.loop.run_in_executor(
-            self._one_at_a_time, by_model, data[-1:], result
+        row = data[-1]
+        prompt, ids = (  # as many tokens as the agent loop says: the others are padding
+            row.batch[f"{field}s"][: int(row.non_tensor_batch[f"{field}_len"])].tolist()
+            for field in ("prompt", "response")
         )
-        return added
-
-    def _with_score(self, data: DataProto, result: dict[str, Any]) -> dict[str, Any]:
-        options, (prompt, response) = self._options, map(self._decode, _ids(data))
-        chat = data[0].non_tensor_batch["raw_prompt"] if options.chat_template else None
-        by_model = self._model.score(prompt if chat is None else chat, response)
+        options, run = self._options, partial(self.loop.run_in_executor, self._one_at_a_time)
+        text = self._decode(prompt)
+        if self._of_steps:
+            with_steps: dict[str, Any] = await run(self._with_steps, text, ids, result)
+            return with_steps
+        asked = row.non_tensor_batch["raw_prompt"] if options.chat_template else text
+        by_model, by_rule = await run(self._model.score, asked, self._decode(ids)), result["reward_score"]
         if not math.isfinite(by_model):
             raise ValueError(f"reward_model_score of a response is {by_model}; valid is a finite number")
-        by_rule = result["reward_score"]
         score = options.rule_weight * by_rule + options.weight * by_model
         parts = {"rule_score": by_rule} if options.rule_weight else {}
         parts |= {"reward_model_score": by_model, "score": score}
         return {"reward_score": score, "reward_extra_info": result["reward_extra_info"] | parts}
 
-    def _with_steps(self, data: DataProto, result: dict[str, Any]) -> dict[str, Any]:
+    def _with_steps(self, prompt: str, ids: list[int], result: dict[str, Any]) -> dict[str, Any]:
         """Return the result with mixed step rewards; the trainer raises where there are no fitting steps."""
-        options, (prompt, ids), report = self._options, _ids(data), result["reward_extra_info"]
+        options, report = self._options, result["reward_extra_info"]
         if not options.rule_weight:  # the function may return ends alone
-            ends = report.get(CHARACTER_ENDS, report.get(TOKEN_ENDS, ()))
-            report = {REWARDS: [0.0] * len(ends)} | report
+            ends = report.get(steps.CHARACTER_ENDS, report.get(steps.TOKEN_ENDS, ()))
+            report = {steps.REWARDS: [0.0] * len(ends)} | report
         try:
-            ends = step_end_characters(report, ids, self._decode)
-        except StepRewardError:
+            ends = steps.step_end_characters(report, ids, self._decode)
+        except steps.StepRewardError:
             return result | {"reward_extra_info": report}
-        by_rule = list(map(float, report[REWARDS]))
-        by_model = self._model.scores_of_steps(self._decode(prompt), self._decode(ids), ends)
+        by_rule = list(map(float, report[steps.REWARDS]))
+        by_model = self._model.scores_of_steps(prompt, self._decode(ids), ends)
         both = zip(by_rule, by_model, strict=True)
         parts = {
-            REWARDS: [options.rule_weight * rule + options.weight * right for rule, right in both],
+            steps.REWARDS: [options.rule_weight * rule + options.weight * right for rule, right in both],
             "step_rule_score": sum(by_rule) / max(1, len(ends)),
             "step_reward_model_score": sum(by_model) / max(1, len(ends)),
         }
         return result | {"reward_extra_info": report | parts}
-
-
-def _ids(data: DataProto) -> Iterator[list[int]]:
-    """Yield the tokens of prompt and response: as many as the agent loop says, the others are padding."""
-    row = data[0]
-    for field in ("prompt", "response"):
-        yield row.batch[f"{field}s"][: int(row.non_tensor_batch[f"{field}_len"])].tolist()

@@ -1,11 +1,10 @@
-"""Collect rewards of steps, or several rewards of each response, and pass them to their estimators.
+"""Pass rewards of steps, or several rewards of each response, to their estimators.
 
-verl passes an estimator one reward for each response. The others travel with the response: steps as the agent
-loop stored them, several rewards as the reward function reported them.
+verl passes one reward for each response. The others travel with the response: steps as the agent loop stored
+them, several rewards as the reward function reported them.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -36,15 +35,13 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         if catalogue.learns_from_steps(self.config):
             steps = collected_steps(batch, nested(batch, "extra_fields"))
             # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
-            own = {"per_response": len(steps.rewards) / max(1, sum(are_responses(batch)))}
-            if len(steps.rewards):
-                low, high = steps.rewards.aminmax()
-                own |= {"mean": steps.rewards.mean().item(), "max": high.item(), "min": low.item()}
-            metrics.update({f"critic/step_rewards/{name}": value for name, value in own.items()})
+            count, name = len(steps.rewards), "critic/step_rewards"
+            metrics[f"{name}/per_response"] = count / max(1, sum(are_responses(batch)))
+            for each in ("mean", "max", "min") if count else ():
+                metrics[f"{name}/{each}"] = getattr(steps.rewards, each)().item()
             shown["steps"] = steps
         elif catalogue.learns_from_several_rewards(self.config):
-            keys = list(self.config.algorithm.gdpo_reward_keys)
-            data = nested(batch, "extra_fields")
+            keys, data = list(self.config.algorithm.gdpo_reward_keys), nested(batch, "extra_fields")
             shown["several_rewards"] = _collected_rewards(batch, data, keys)
         with passing(**shown):
             return super()._compute_advantage(batch, metrics)
@@ -55,14 +52,13 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
             data = nested(batch, "extra_fields", "advantages")
             rows = zip(batch.keys, tu.get(data, "extra_fields"), are_responses(batch), strict=True)
             own = {key: extra.get(Field.STEPS, []) if is_response else [] for key, extra, is_response in rows}
-            row = torch.tensor([number for number, steps in enumerate(own.values()) for _ in steps]).long()
-            end = torch.tensor([end for steps in own.values() for _, end in steps]).long()
-            advantages = data["advantages"]
-            taught = iter(advantages.values()[advantages.offsets()[row] + end].tolist())
+            of_rows = zip(own.items(), data["advantages"].unbind(), strict=True)
             self._dumped = {
                 "step_rewards": {key: [reward for reward, _ in steps] for key, steps in own.items()},
                 "step_end_tokens": {key: [end for _, end in steps] for key, steps in own.items()},
-                "step_advantages": {key: list(islice(taught, len(steps))) for key, steps in own.items()},
+                "step_advantages": {
+                    key: row[[end for _, end in steps]].tolist() for (key, steps), row in of_rows
+                },
             }
         super()._log_rollout_data(batch, *args, **kwargs)
         self._dumped = {}
@@ -96,12 +92,8 @@ def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
                 f"the data's agent_name, such as {AGENT_LOOPS['single_turn_agent']}. {remedy}"
             )
         flat += [(reward, row, end) for reward, end in extra[Field.STEPS]]
-    rewards, rows, ends = zip(*flat, strict=True) if flat else ((), (), ())
-    return BatchSteps(
-        rewards=torch.tensor(rewards, dtype=torch.float32),
-        row=torch.tensor(rows, dtype=torch.int64),
-        end=torch.tensor(ends, dtype=torch.int64),
-    )
+    rewards, rows, ends = torch.tensor(flat, dtype=torch.float64).reshape(-1, 3).unbind(1)
+    return BatchSteps(rewards=rewards.float(), row=rows.long(), end=ends.long())
 
 
 def _collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Tensor:
