@@ -158,8 +158,7 @@ def token_loss(
     """
     mini_batch, mask = MiniBatch.from_config(config), tokens.response_mask
     needed = () if statistic is None else (statistic,)
-    own = (config,) if loss.keywords is None else ()
-    keywords = {} if loss.keywords is None else loss.keywords(config)
+    own, keywords = ((config,), {}) if loss.keywords is None else ((), loss.keywords(config))
     weighing = {} if rollout_is_weights is None else {"rollout_is_weights": rollout_is_weights.detach()}
     check_same_shape(**tokens._asdict(), **weighing)
     given = (torch.where(mask.bool(), each, 0) for each in tokens[:3])  # also of a NaN that is no token
