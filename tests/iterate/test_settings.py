@@ -103,9 +103,7 @@ def test_a_reward_model_of_the_users_is_asked_in_round_one(settings, tmp_path: P
 
 
 @pytest.mark.parametrize("start", [None, "org/model"])
-def test_a_round_with_nothing_to_train_on_passes_the_reward_model_on(
-    settings, tmp_path: Path, start: str | None
-) -> None:
+def test_a_round_with_nothing_to_train_on_passes_the_reward_model_on(settings, tmp_path, start) -> None:
     two = Round(settings(start=start), 2)
     for this, mixture in ((two.before, "{}\n"), (two, "")):
         this.folder.mkdir()
