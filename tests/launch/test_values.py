@@ -38,6 +38,7 @@ def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:
     assert found["actor_rollout_ref.rollout.n"] == (8, "+task=chain_sum")
     begins_with_it = sources("gvpo", "+platform=cpu", "+task=chain_sum_mixed")
     assert begins_with_it["data.max_response_length"] == (52, "+task=chain_sum_mixed")
+    assert begins_with_it["data.train_batch_size"] == (16, "+task=chain_sum_mixed")
     assert found["trainer.nnodes"] == (1, "command line")
     assert found["actor_rollout_ref.rollout.top_p"] == (1, "verl's default")
 
