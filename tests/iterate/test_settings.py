@@ -105,6 +105,7 @@ def test_a_reward_model_of_the_users_is_asked_in_round_one(settings, tmp_path: P
 @pytest.mark.parametrize("start", [None, "org/model"])
 def test_a_round_with_nothing_to_train_on_passes_the_reward_model_on(settings, tmp_path, start) -> None:
     one, two, three = (Round(settings(start=start), number) for number in (1, 2, 3))
+    assert three.reward_model_before == str(two.own_reward_model), "the newest"
     for this, mixture in ((one, "{}\n"), (two, "")):
         this.folder.mkdir()
         this.mixture.write_text(mixture)
