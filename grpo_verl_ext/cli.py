@@ -36,13 +36,7 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
-    cls=_Commands,
-    help="GRPO, DAPO, Dr. GRPO and GVPO for verl.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 _ablate = typer.Typer(help="Compare variants: train each with every seed, and report the differences.")
 _iterate = typer.Typer(help="Run iterative GRPO in rounds: verl trains the policy, TRL its reward model.")
 _prepare = typer.Typer(help="Make a task's data, or a model, in the cache folder.", no_args_is_help=True)
@@ -78,14 +72,12 @@ def _prepare_process(
 
 
 @app.command("train", context_settings={"ignore_unknown_options": True})
-def _train(
-    algo: _Preset, words: _Words = None, config_path: _Path = _PATH, config_name: _Name = _NAME
-) -> None:
+def _train(algo: _Preset, words: _Words = None, path: _Path = _PATH, name: _Name = _NAME) -> None:
     """Train with a preset: verl's main_ppo, refused wherever the plugin is not loaded.
 
     All other options are Hydra's.
     """
-    training = (algo, words or [], config_path, config_name)
+    training = (algo, words or [], path, name)
     with one_message("train"), redirect_stdout(sys.stderr):  # verl prints where it is imported
         from grpo_verl_ext.launch.train import checked_training, run_training
 
@@ -95,18 +87,14 @@ def _train(
 
 @app.command("show")
 def _show(
-    algo: _Preset,
-    words: _Words = None,
-    config_path: _Path = _PATH,
-    config_name: _Name = _NAME,
-    as_json: _AsJson = False,
+    algo: _Preset, words: _Words = None, path: _Path = _PATH, name: _Name = _NAME, as_json: _AsJson = False
 ) -> None:
     """Print the values of a training, where each comes from, and what differs from the paper."""
     with one_message("show"), redirect_stdout(sys.stderr):
         from grpo_verl_ext.launch.values import configured, print_values, shown
 
-        config = configured(algo, words or [], config_path, config_name)
-    print_values(shown(algo, config, words or [], config_name), as_json=as_json)
+        config = configured(algo, words or [], path, name)
+    print_values(shown(algo, config, words or [], name), as_json=as_json)
 
 
 @app.command("invariance")
@@ -150,8 +138,8 @@ def _doctor(
     as_json: _AsJson = False,
     *,
     fix: Annotated[bool, typer.Option("--fix", help="Print the corrected command.")] = False,
-    config_path: _Path = _PATH,
-    config_name: _Name = _NAME,
+    path: _Path = _PATH,
+    name: _Name = _NAME,
     module: Annotated[str | None, typer.Option("-m", hidden=True)] = None,
 ) -> None:
     """Check that the plugin is loaded, here and in a Ray worker; with a command line, check that training.
@@ -162,8 +150,7 @@ def _doctor(
     """
     if module not in (None, _MODULE):
         raise typer.BadParameter(f"-m is {module}; valid is {_MODULE}. Type: -m {_MODULE}")
-    options = {"config_path": config_path, "config_name": config_name}
-    has_training = bool(overrides or module or {*options.values()} - {_PATH, _NAME})
+    has_training = bool(overrides or module or (path, name) != (_PATH, _NAME))
     if fix and not has_training:
         raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
@@ -175,7 +162,8 @@ def _doctor(
         if has_training:
             with redirect_stdout(sys.stderr):
                 from grpo_verl_ext.doctor.configuration import examine_configuration
-            status = examine_configuration(overrides or [], as_json=as_json, fix=fix, **options)
+            options: Any = {"config_path": path, "config_name": name, "as_json": as_json, "fix": fix}
+            status = examine_configuration(overrides or [], **options)
         else:  # nothing else may load the plugin's functions before it looks for them
             from grpo_verl_ext.doctor.environment import examine_environment
 

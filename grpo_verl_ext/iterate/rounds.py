@@ -33,7 +33,7 @@ from grpo_verl_ext.runs.metrics import Response, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
-from grpo_verl_ext.utils.documents import Document, leaves, numbers_as_text, read_if_there
+from grpo_verl_ext.utils.documents import Document, leaves, read_if_there
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.files import alone_in, appearing, write_whole
 from grpo_verl_ext.utils.keys import ACTOR, REWARD_MANAGER
@@ -165,7 +165,7 @@ def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, An
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
     if not run.is_finished():
-        start = this.before.model
+        start = Round(this.settings, this.number - 1).model
         if this.number > 1 and not ((start / "config.json").is_file() and [*start.glob("*.safetensors")]):
             lost = "which verl saved at the end of the round and this one begins with"
             raise IterateError(f"{start} has no policy, {lost}; type folder=<a new folder>")
@@ -215,7 +215,7 @@ def _train_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]
         return {"held_out_accuracy_before": None, "held_out_accuracy_after": None}
     if not model.exists():
         with appearing(model) as target:
-            start = this.before.reward_model or config.actor_rollout_ref.model.path
+            start = this.reward_model_before or config.actor_rollout_ref.model.path
             files = {"train": this.mixture, "held_out": this.held_out_pairs, "target": target, "start": start}
             asked = {"seed": this.seed, "trainer": reward.trainer, "steps": reward.step_label is not None}
             job = {**{name: str(file) for name, file in files.items()}, **asked}
@@ -249,14 +249,14 @@ def run_rounds(
             if len(manifest.rounds) < number:
                 manifest.rounds.append(_RoundRecord(number, this.seed, [*this.run().overrides], **now))
             record = manifest.rounds[number - 1]
-            # the settings of a round that is killed are known when it is resumed
-            write_whole(folder / _MANIFEST, numbers_as_text(asdict(manifest)))
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
-            for name, part in parts.items():
-                if name not in record.parts:
+            # without a part first: the settings of a round that is killed are known when it is resumed
+            for name in (None, *parts):
+                if name is not None and name not in record.parts:
                     say(this, name)
-                    record.parts[name] = part(this, config, rule) | changed
-                    write_whole(folder / _MANIFEST, numbers_as_text(asdict(manifest)))
+                    record.parts[name] = parts[name](this, config, rule) | changed
+                text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n"
+                write_whole(folder / _MANIFEST, text)
     return manifest
 
 

@@ -96,7 +96,6 @@ class Round:
 
     def __init__(self, settings: IterateSettings, number: int) -> None:
         self.settings, self.number, self.seed = settings, number, settings.seed * 1000 + number
-        self.before = Round(settings, number - 1) if number else self
         self.folder = Path(settings.folder) / f"round-{number}"
         saved = VerlRun(self.folder / "policy", (), settings.policy.steps).last_checkpoint
         self.model, self.own_reward_model = saved / "actor" / "huggingface", self.folder / "reward_model"
@@ -107,16 +106,17 @@ class Round:
         self.replayable = [*([] if other is None else [Path(other)]), *earlier]
 
     @property
-    def reward_model(self) -> str | None:
-        """The newest reward model after this round; after round 0 ``reward_model.start``."""
-        if self.number == 0:
-            return self.settings.reward_model.start
-        nothing_to_train_on = self.mixture.exists() and self.mixture.stat().st_size == 0
-        return self.before.reward_model if nothing_to_train_on else str(self.own_reward_model)
+    def reward_model_before(self) -> str | None:
+        """The newest reward model of the rounds before; ``reward_model.start`` where none trained one."""
+        for number in range(self.number - 1, 0, -1):
+            earlier = Round(self.settings, number)
+            if not (earlier.mixture.exists() and earlier.mixture.stat().st_size == 0):
+                return str(earlier.own_reward_model)
+        return self.settings.reward_model.start
 
     def run(self) -> VerlRun:
         """Return the policy's training, from policy and reward model of the round before."""
-        before, reward, steps = self.before, self.settings.reward_model, self.settings.policy.steps
+        reward, steps = self.settings.reward_model, self.settings.policy.steps
         words = [
             *(f"trainer.test_freq={steps}", "trainer.save_freq=4", "trainer.max_actor_ckpt_to_keep=1"),
             f"{ACTOR}.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
@@ -125,8 +125,9 @@ class Round:
         ]
         if self.number > 1:
             # The reference is loaded from the same folder: each round begins with π_ref = π_θ.
-            words.append(f"{MODEL}={hydra_value(before.model.resolve())}")
-        if (asked := before.reward_model) is not None and reward.weight != 0:
+            before = Round(self.settings, self.number - 1).model.resolve()
+            words.append(f"{MODEL}={hydra_value(before)}")
+        if (asked := self.reward_model_before) is not None and reward.weight != 0:
             is_folder = asked != reward.start or Path(asked).exists()
             path, section = Path(asked).resolve() if is_folder else asked, f"++{SECTION}.reward_model"
             words += [f"reward.reward_manager.name={REWARD_MANAGER}", f"{section}.path={hydra_value(path)}"]

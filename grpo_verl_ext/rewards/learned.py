@@ -54,7 +54,7 @@ class LearnedReward:
         """
         if not ends:
             return []
-        last, begin = dict[int, int](), self.tokenizer.bos_token_id
+        begin, last = self.tokenizer.bos_token_id, dict[int, int]()
         ids = [] if begin is None else [begin]
         ids += self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         for end, step in zip(sorted({*ends}), pieces(response, ends), strict=True):

@@ -2,9 +2,8 @@
 
 import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,15 +15,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+def module(monkeypatch: pytest.MonkeyPatch):
     """The examples are scripts, which import each other from their own folder."""
     monkeypatch.syspath_prepend(EXAMPLES)
     return importlib.import_module
 
 
-def test_the_prompts_are_different_and_on_the_training_side(
-    module: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
+def test_the_prompts_are_different_and_on_the_training_side(module, tmp_path) -> None:
     prompts = module("iterate_answers_prompts")
     made = prompts.write(3, tmp_path, prompts=3000)
     terms = [tuple(row["extra_info"]["terms"]) for row in read_parquet(made.folder / "train.parquet")]
@@ -36,9 +33,7 @@ def test_the_prompts_are_different_and_on_the_training_side(
         prompts.write(3, tmp_path, prompts=3001)
 
 
-def test_the_auc_is_over_all_prompts(
-    module: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_auc_is_over_all_prompts(module, tmp_path, monkeypatch) -> None:
     """Of a reward model that scores a response by the number that it is."""
     summary = module("iterate_answers_summary")
     judge = SimpleNamespace(score=lambda _prompt, response: float(response))
@@ -61,12 +56,7 @@ def validation(folder: Path, step: int, answers: str) -> None:
     (folder / f"{step}.jsonl").write_text("".join(lines))
 
 
-def test_the_table_compares_two_rounds_with_one_training_by_prompt(
-    module: Callable[[str], ModuleType],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_table_compares_two_rounds_with_one_training(module, tmp_path, monkeypatch, capsys) -> None:
     summary = module("iterate_answers_summary")
     monkeypatch.setattr(summary, "FOLDER", tmp_path)
     monkeypatch.setattr(summary, "auc", lambda model, _: 0.75 if "start" in str(model) else 0.5)

@@ -37,9 +37,7 @@ def test_the_example_for_gpus_composes_in_every_round(rule_of) -> None:
     assert rule_of(example)("#### 4", "4") == 1.0
 
 
-def test_the_examples_of_right_answers_compose_and_fit_each_other(
-    monkeypatch: pytest.MonkeyPatch, rule_of
-) -> None:
+def test_the_examples_of_right_answers_compose_and_fit_each_other(monkeypatch, rule_of) -> None:
     monkeypatch.setenv("START", "3")
     start = read_settings(EXAMPLES / "iterate_answers_start.yaml", ["seed=3"])
     rounds = read_settings(EXAMPLES / "iterate_answers.yaml", ["seed=103"])
@@ -83,9 +81,7 @@ REPLACED = r"reward_manager\.name naive or .*; it is dapo, .* Type: reward\.rewa
         (PROCESS, {}, r"adv_estimator is grpo_process, .* of reward_model\.label\."),
     ],
 )
-def test_a_policy_that_no_later_round_would_learn_from(
-    settings, overrides: list[str], reward_model: dict[str, object], message: str
-) -> None:
+def test_a_policy_that_no_later_round_would_learn_from(settings, overrides, reward_model, message) -> None:
     with pytest.raises(IterateError, match=message):
         compose_rounds(settings(*overrides, **reward_model))
 
@@ -99,10 +95,7 @@ def test_a_policy_that_fits_its_reward_model(settings, overrides, reward_model) 
 
 @pytest.mark.parametrize(
     ("rule", "name"),
-    [
-        *(("label", name) for name in ("no.such.module.rule", "os.getcwd", "os")),
-        *(("step_label", name) for name in ("no.such.rule", RULE)),
-    ],
+    [("label", "no.such.module.rule"), ("label", "os.getcwd"), ("label", "os"), ("step_label", RULE)],
 )
 def test_what_is_no_rule_is_named(settings, rule_of, rule: str, name: str) -> None:
     with pytest.raises(IterateError, match=rf"reward_model\.{rule} is '{name}', which cannot be asked"):

@@ -204,9 +204,7 @@ def test_a_missing_step_is_reported_a_broken_one_named_and_none_at_all_refused(s
 
 
 @pytest.mark.parametrize(("share", "drawn"), [(0.1, 10), (0.0, 0), (0.9, 300)])
-def test_the_share_that_is_replayed_as_far_as_there_are(
-    settings, tmp_path: Path, share: float, drawn: int
-) -> None:
+def test_the_share_that_is_replayed_as_far_as_there_are(settings, tmp_path, share, drawn) -> None:
     """90 new ones and 10 old ones: 10 of 100. Drawn uniformly from all earlier ones, none twice."""
     old = [Steps(f"p{i}", [f"old{i};"], [True]) for i in range(300)]
     write_examples(history := tmp_path / "pairs.jsonl", old)

@@ -98,9 +98,7 @@ def test_nothing_held_out_measures_nothing(job: Job) -> None:
     ],
     indirect=["job"],
 )
-def test_accuracy_is_of_steps_or_of_pairs_whose_ties_are_wrong(
-    job: Job, examples: list[Pair | Steps], accuracy: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accuracy_is_of_steps_or_of_pairs_whose_ties_are_wrong(job, examples, accuracy, monkeypatch) -> None:
     scores = {"p": [0.9, 0.6], "q": [0.51]}
     monkeypatch.setattr(LearnedReward, "scores_of_steps", lambda self, prompt, *_: scores[prompt])
     monkeypatch.setattr(LearnedReward, "score", lambda self, prompt, response: float(response))

@@ -68,9 +68,7 @@ def test_settings_that_were_changed_after_a_kill_in_the_first_part_are_refused(s
 
 
 @pytest.mark.parametrize("setting", [{"trainer": {"per_device_train_batch_size": 4}}, {"launcher": ["a"]}])
-def test_settings_of_the_reward_model_may_change_until_it_is_trained(
-    settings, setting: dict[str, Any]
-) -> None:
+def test_settings_of_the_reward_model_may_change_until_it_is_trained(settings, setting) -> None:
     """Such as those with which it was out of memory, after the policy was trained."""
     with pytest.raises(KeyboardInterrupt):
         run(settings(rounds=1), policy=nothing, reward_model=killed)

@@ -103,13 +103,13 @@ def test_a_reward_model_of_the_users_is_asked_in_round_one(settings, tmp_path: P
 
 
 @pytest.mark.parametrize("start", [None, "org/model"])
-def test_a_round_with_nothing_to_train_on_passes_the_reward_model_on(
-    settings, tmp_path: Path, start: str | None
-) -> None:
-    two = Round(settings(start=start), 2)
-    for this, mixture in ((two.before, "{}\n"), (two, "")):
+def test_a_round_with_nothing_to_train_on_passes_the_reward_model_on(settings, tmp_path, start) -> None:
+    one, two, three = (Round(settings(start=start), number) for number in (1, 2, 3))
+    assert three.reward_model_before == str(two.own_reward_model), "the newest"
+    for this, mixture in ((one, "{}\n"), (two, "")):
         this.folder.mkdir()
         this.mixture.write_text(mixture)
-    assert two.reward_model == two.before.reward_model == str(tmp_path / "round-1" / "reward_model")
-    two.before.mixture.write_text("")
-    assert two.reward_model == start
+    ones = str(tmp_path / "round-1" / "reward_model")
+    assert (two.reward_model_before, three.reward_model_before) == (ones, ones)
+    one.mixture.write_text("")
+    assert three.reward_model_before == start

@@ -6,7 +6,6 @@ That it trains is tested in ``tests/end_to_end/test_gvpo_responses_and_anchors.p
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -67,9 +66,7 @@ def test_verls_main_gets_the_presets_word_before_the_others(started: list[list[s
         (["--cfg", "job"], []),
     ],
 )
-def test_hydras_options_stay_where_hydra_takes_them(
-    started: list[list[str]], before: list[str], after: list[str]
-) -> None:
+def test_hydras_options_stay_where_hydra_takes_them(started, before, after) -> None:
     assert CliRunner().invoke(app, ["train", "grpo", *before, *after]).exit_code == 0
     assert started[0][1:] == [*before, "+algo@_global_=grpo", *after]
     get_args_parser().parse_args(started[0][1:])  # exits where Hydra would
@@ -83,9 +80,7 @@ def test_it_refuses_a_process_in_which_verl_loads_no_plugin(python: Python) -> N
 
 
 @pytest.mark.parametrize("policy", ["none", "other_plugin"])
-def test_it_refuses_a_configuration_that_keeps_it_from_the_workers(
-    started: list[list[str]], policy: str
-) -> None:
+def test_it_refuses_a_configuration_that_keeps_it_from_the_workers(started, policy) -> None:
     result = CliRunner().invoke(app, ["train", "gvpo", f"+{ENVIRONMENT}.{POLICY}={policy}"])
     assert (result.exit_code, started) == (1, [])
     assert f"{ENVIRONMENT}.{POLICY} is {policy}, with which no worker loads the plugin" in result.stderr
@@ -114,17 +109,6 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "it has version 0.0.9 of the package" in str(ask())
 
 
-class TaskRunner:
-    """Stands for verl's actor."""
-
-    def remote(self) -> str:
-        return "an actor"
-
-    def options(self, **options: Any) -> "TaskRunner":
-        assert options == {"runtime_env": 1}
-        return self
-
-
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """What the worker of each node answers; each answers once."""
@@ -139,12 +123,13 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 @pytest.mark.usefixtures("started")
 def test_the_actor_is_started_after_the_workers_were_asked(nodes: list[str | None]) -> None:
     train.run_training("gvpo", [])
-    for start in (
-        lambda: main_ppo.run_ppo(None, TaskRunner()),
-        train._asking_first(TaskRunner()).options(runtime_env=1).remote,
-    ):
+    actor = Mock()
+    with_options = train._asking_first(actor).options(runtime_env=1).remote
+    actor.options.assert_called_once_with(runtime_env=1)
+    verls = ((lambda: main_ppo.run_ppo(None, actor)), actor), (with_options, actor.options())
+    for start, started in verls:
         nodes += [None, None]
-        assert (start(), nodes) == ("an actor", [])
+        assert (start(), nodes) == (started.remote(), [])
 
 
 def test_no_actor_is_started_where_a_worker_lacks_it(nodes: list[str | None]) -> None:

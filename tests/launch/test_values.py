@@ -1,6 +1,7 @@
 """Test `grpo-verl-ext show`: each value with its source, and what differs from the paper."""
 
 import json
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,9 +14,12 @@ ACTOR = "actor_rollout_ref.actor"
 TASK = ["+platform=cpu", "+task=chain_sum"]
 
 
+def shown_of(preset: str, *overrides: str) -> dict[str, Any]:
+    return shown(preset, configured(preset, overrides), overrides)
+
+
 def sources(preset: str, *overrides: str) -> dict[str, tuple[object, str]]:
-    config = configured(preset, overrides)
-    rows = shown(preset, config, overrides)["values"]
+    rows = shown_of(preset, *overrides)["values"]
     return {each["key"]: (each["value"], each["source"]) for each in rows}
 
 
@@ -34,6 +38,7 @@ def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:
     assert found["actor_rollout_ref.rollout.n"] == (8, "+task=chain_sum")
     begins_with_it = sources("gvpo", "+platform=cpu", "+task=chain_sum_mixed")
     assert begins_with_it["data.max_response_length"] == (52, "+task=chain_sum_mixed")
+    assert begins_with_it["data.train_batch_size"] == (16, "+task=chain_sum_mixed")
     assert found["trainer.nnodes"] == (1, "command line")
     assert found["actor_rollout_ref.rollout.top_p"] == (1, "verl's default")
 
@@ -45,35 +50,32 @@ def test_an_interpolation_is_shown_as_its_value() -> None:
 
 
 def test_what_the_command_replaces_is_a_sentence_with_the_papers_place() -> None:
-    overrides = [f"{ACTOR}.kl_loss_coef=0.001", f"{ACTOR}.clip_ratio_high=0.2"]
-    (sentence,) = shown("grpo", configured("grpo", overrides), overrides)["yours"]
-    assert sentence == (
+    same = f"{ACTOR}.clip_ratio_high=0.2"
+    assert shown_of("grpo", f"{ACTOR}.kl_loss_coef=0.001", same)["yours"] == [
         f"{ACTOR}.kl_loss_coef=0.001 (command line); the preset has 0.04: §4.2: KL coefficient 0.04"
-    )
+    ]
 
 
 def test_what_follows_from_another_key_is_not_replaced() -> None:
     """The preset derives use_kl_loss from the anchor, true where it is the reference."""
-    overrides = ["algorithm.grpo_ext.gvpo_anchor=ref"]
-    (sentence,) = shown("gvpo", configured("gvpo", overrides), overrides)["yours"]
-    assert sentence.startswith("algorithm.grpo_ext.gvpo_anchor=ref (command line); the preset has old")
-    overrides = [f"{ACTOR}.use_kl_loss=true"]
-    (own,) = shown("gvpo", configured("gvpo", overrides), overrides)["yours"]
-    assert own.startswith(f"{ACTOR}.use_kl_loss=true (command line); the preset has false")
+    for word, usual in (
+        ("algorithm.grpo_ext.gvpo_anchor=ref", "old"),
+        (f"{ACTOR}.use_kl_loss=true", "false"),
+    ):
+        (sentence,) = shown_of("gvpo", word)["yours"]
+        assert sentence.startswith(f"{word} (command line); the preset has {usual}")
 
 
 def test_what_the_algorithm_does_not_leave_to_its_user_is_replaced_and_not_yours() -> None:
-    overrides = [f"{ACTOR}.loss_agg_mode=token-mean", f"{ACTOR}.kl_loss_coef=0.001", "algorithm.gamma=0.9"]
-    config = configured("grpo", overrides)
-    found = shown("grpo", config, overrides)
+    words = f"{ACTOR}.loss_agg_mode=token-mean", f"{ACTOR}.kl_loss_coef=0.001", "algorithm.gamma=0.9"
+    found = shown_of("grpo", *words)
     (own,), (other,), (nothing,) = (found[key] for key in ("yours", "replaced", "changes_nothing"))
     assert (f"{ACTOR}.kl_loss_coef" in own, f"{ACTOR}.loss_agg_mode" in other) == (True, True)
     assert nothing.startswith("algorithm.gamma is 0.9, but it changes nothing of what is trained")
 
 
 def test_what_the_paper_does_not_give_is_named() -> None:
-    config = configured("dapo", [])
-    assert shown("dapo", config, [])["not_of_the_paper"] == [
+    assert shown_of("dapo")["not_of_the_paper"] == [
         f"{ACTOR}.clip_ratio_c=10.0: not in the paper; dual clip of the authors' verl recipe"
     ]
 

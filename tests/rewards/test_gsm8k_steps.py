@@ -36,7 +36,5 @@ def test_each_equation_and_the_answer_are_steps(example: ModuleType) -> None:
         ("no equation", []),
     ],
 )
-def test_an_equation_holds_to_the_digits_written(
-    example: ModuleType, text: str, rewards: list[float]
-) -> None:
+def test_an_equation_holds_to_the_digits_written(example, text, rewards) -> None:
     assert example.compute_score("", text, "1")["step_rewards"] == [*rewards, 0.0]

@@ -59,27 +59,20 @@ def test_an_address_that_was_given_or_a_ray_of_its_own(
         ["RAY_ADDRESS", KEY] if given_by is None else [given_by]
     )
     assert ray.arguments == (OWN if address == "local" else NO_SIZES)
-    assert ray.words.startswith(
-        "Ray: one of its own" if address == "local" else f"Ray: the one at {address}, "
-    )
+    said = "Ray: one of its own" if address == "local" else f"Ray: the one at {address}, "
+    assert ray.words.startswith(said)
 
 
 def test_the_section_of_the_cpu_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"num_cpus": 16, "num_gpus": 1, "_system_config": {"a": 1}, "include_dashboard": False}
+
     def settled(**more: object) -> dict[str, object]:
-        section = {
-            "num_cpus": 16,
-            "num_gpus": 1,
-            "_system_config": {"a": 1},
-            "include_dashboard": False,
-            **more,
-        }
-        config = OmegaConf.create({"ray_kwargs": {"ray_init": section}})
+        config = OmegaConf.create({"ray_kwargs": {"ray_init": {**sizes, **more}}})
         OmegaConf.set_struct(config, True)
         _settle_ray(config)
         return OmegaConf.to_container(config.ray_kwargs.ray_init)
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    sizes = {"num_cpus": 16, "num_gpus": 1, "_system_config": {"a": 1}, "include_dashboard": False}
     own = {**sizes, "address": "local", "runtime_env": {"py_executable": forked_worker.COMMAND}}
     assert settled() == own
     assert settled(address="other:6379") == {"include_dashboard": False, "address": "other:6379"}
@@ -152,14 +145,8 @@ def test_a_local_run_is_not_in_the_ray_that_was_left_unless_told_to(left_behind:
     folder, left = left_behind
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment |= {"RAY_TMPDIR": folder, MARK: folder, **QUIET}
-    asked = subprocess.run(
-        [sys.executable, "-c", ASKED, left],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environment,
-    )
+    words, limits = [sys.executable, "-c", ASKED, left], {"timeout": 300, "env": environment}
+    asked = subprocess.run(words, check=False, capture_output=True, text=True, **limits)
     assert asked.returncode == 0, asked.stderr
     found = json.loads(asked.stdout.splitlines()[-1])
     own = found.pop("a local run")

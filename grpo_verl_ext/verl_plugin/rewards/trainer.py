@@ -35,10 +35,11 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         if catalogue.learns_from_steps(self.config):
             steps = collected_steps(batch, nested(batch, "extra_fields"))
             # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
-            count, name = len(steps.rewards), "critic/step_rewards"
-            metrics[f"{name}/per_response"] = count / max(1, sum(are_responses(batch)))
-            for each in ("mean", "max", "min") if count else ():
-                metrics[f"{name}/{each}"] = getattr(steps.rewards, each)().item()
+            rewards, name = steps.rewards, "critic/step_rewards"
+            metrics[f"{name}/per_response"] = len(rewards) / max(1, sum(are_responses(batch)))
+            if len(rewards):
+                own = {"mean": rewards.mean(), "max": rewards.max(), "min": rewards.min()}
+                metrics.update({f"{name}/{each}": value.item() for each, value in own.items()})
             shown["steps"] = steps
         elif catalogue.learns_from_several_rewards(self.config):
             keys, data = list(self.config.algorithm.gdpo_reward_keys), nested(batch, "extra_fields")

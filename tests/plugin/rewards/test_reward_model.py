@@ -89,9 +89,7 @@ def asked(config: DictConfig, rule: Any = right_by_rule, response: str = RESPONS
 
 
 class TestResponses:
-    def test_a_score_that_is_not_finite_is_refused(
-        self, reward_model: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_score_that_is_not_finite_is_refused(self, reward_model, monkeypatch) -> None:
         monkeypatch.setattr(LearnedReward, "score", lambda *_: float("nan"))
         with pytest.raises(ValueError, match="reward_model_score of a response is nan"):
             asked(composed([MANAGER, f"+{SECTION}.path={reward_model}"]))
@@ -181,9 +179,7 @@ class TestSteps:
         "reported",
         [{}, {"step_rewards": [1.0], "step_ends": [99]}, {"step_rewards": [1.0]}, {"step_ends": [6]}],
     )
-    def test_what_does_not_fit_is_left_to_the_trainer(
-        self, step_model: Path, reported: dict[str, Any]
-    ) -> None:
+    def test_what_does_not_fit_is_left_to_the_trainer(self, step_model, reported) -> None:
         found = self.asked(step_model, score=0.0, **reported)["reward_extra_info"]
         assert found == {"score": 0.0, **reported}
 
@@ -217,9 +213,7 @@ class TestChecks:
             ("grpo_process", "XForSequenceClassification", r"is XForSequ.*, not a .* …ForTokenClass"),
         ],
     )
-    def test_a_folder_of_something_else_is_refused(
-        self, tmp_path: Path, preset: str, content: str, message: str
-    ) -> None:
+    def test_a_folder_of_something_else_is_refused(self, tmp_path, preset, content, message) -> None:
         """transformers writes no number of outputs where it is 2."""
         written = json.dumps({"architectures": [content]}) if content.startswith("X") else content
         (tmp_path / "config.json").write_text(written)
