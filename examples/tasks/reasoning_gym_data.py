@@ -5,12 +5,14 @@
 
 Some tasks depend on the order of sets and on Python's global random numbers. So `prepare_reasoning_gym`
 starts this module as a process of its own with ``PYTHONHASHSEED=0``, which seeds the random numbers: every
-run draws the same.
+run draws the same. ``reasoning_gym_survey.py`` prints what the verifiers of all tasks give another row's
+answer.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -29,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from reasoning_gym_check import check_verifier, lines_of, refusal_of
 from reasoning_gym_reward import BEST, exact_text, from_exact_text, library, make_dataset
 
 from grpo_verl_ext.tasks.folders import (
@@ -69,18 +72,22 @@ def reasoning_gym_folder(task: str, seed: int) -> Path:
     return cache_root() / "reasoning_gym" / task / f"seed-{seed}"
 
 
-def prepare_reasoning_gym(settings: GymSettings, folder: Path, *, force: bool) -> PreparedOutcome:
+def prepare_reasoning_gym(
+    settings: GymSettings, folder: Path, *, force: bool, accept_other_answers: bool = False
+) -> PreparedOutcome:
     """Make ``folder`` with training and test data, or do nothing if it is there.
 
     Raises:
         ModuleNotFoundError: reasoning-gym is missing.
         PreparedFolderError: an unknown task or option, a value that the task refuses, a verifier that raises,
-            fewer different questions than asked for; or see `PreparedFolder.make`.
+            or that gives other rows' answers the full reward without ``accept_other_answers``, fewer
+            different questions than asked for; or see `PreparedFolder.make`.
     """
     _check(settings)
     content = {**asdict(settings), "reasoning_gym": version("reasoning-gym")}
+    accepted = [_ACCEPT] if accept_other_answers else []
     place = PreparedFolder(folder)
-    return place.make(content, lambda unfinished: _draw(unfinished, settings), force=force)
+    return place.make(content, lambda unfinished: _draw(unfinished, settings, accepted), force=force)
 
 
 def _check(settings: GymSettings) -> None:
@@ -109,14 +116,15 @@ def _unknown(what: str, name: str, valid: Mapping[str, Any] | list[str]) -> Prep
     )
 
 
+_ACCEPT = "--accept-other-answers"
 _DRAW = "--draw-into"
 """Begins the command line of that process."""
 
 
-def _draw(folder: Path, settings: GymSettings) -> dict[str, Any]:
+def _draw(folder: Path, settings: GymSettings, accepted: list[str]) -> dict[str, Any]:
     """Run this module in a process whose hashes are the same every time."""
     finished = subprocess.run(
-        [sys.executable, __file__, _DRAW, folder],
+        [sys.executable, __file__, _DRAW, folder, *accepted],
         input=json.dumps(asdict(settings)),
         env=os.environ | {"PYTHONHASHSEED": "0"},
         capture_output=True,
@@ -128,8 +136,7 @@ def _draw(folder: Path, settings: GymSettings) -> dict[str, Any]:
         raise PreparedFolderError(
             last or f"the process that draws them ended with {ending(finished.returncode)}"
         )
-    left_out: dict[str, Any] = json.loads(finished.stdout.strip().rpartition("\n")[2])
-    return {"found": {"left_out": left_out}}
+    return {"found": json.loads(finished.stdout)}
 
 
 REPEATED, NOT_BEST = (
@@ -142,41 +149,53 @@ class DrawError(ValueError):
     """The task cannot give the rows that were asked for."""
 
 
-def write_task(folder: Path, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Write `TRAIN` and `TEST`, no question twice in both together, and count the entries left out.
+def write_task(
+    folder: Path, settings: Mapping[str, Any], *, accept_other_answers: bool = False
+) -> dict[str, Any]:
+    """Write `TRAIN` and `TEST`, no question twice in both together, and return what was found.
 
-    The test set does not depend on the size of the training set.
+    That is ``left_out``, the entries left out by their reason, and ``verifier``, see `check_verifier`. The
+    test set does not depend on the size of the training set.
     """
     wanted = settings["train"] + settings["test"]
     left_out: Counter[str] = Counter({REPEATED: 0, NOT_BEST: 0})
-    entries = list(islice(_usable(settings, left_out), wanted))
+    # one dataset: it decides what the verifier takes, too
+    dataset = _dataset(settings)
+    entries = list(islice(_usable(dataset, settings, left_out), wanted))
     if len(entries) < wanted:
         raise DrawError(
             f"{settings['task']} gave {len(entries)} different questions in {_draws(settings)} draws; "
             f"--train and --test ask for {wanted}. Ask for fewer, or widen the task with --config"
         )
+    found = check_verifier(dataset, entries, settings["task"])
+    refusal = refusal_of(found)
+    if refusal and not accept_other_answers:
+        raise DrawError(f"{refusal}. Choose another --task, or add {_ACCEPT} to train on it all the same")
     test, train = entries[: settings["test"]], entries[settings["test"] :]
     for name, split, chosen in ((TRAIN, "train", train), (TEST, "test", test)):
         write_rows(folder / name, [_row(entry, n, split, settings) for n, entry in enumerate(chosen)])
-    return dict(left_out)
+    return {"left_out": dict(left_out), "verifier": found}
 
 
-def _usable(settings: Mapping[str, Any], left_out: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yield entries with new questions whose right answer gets the verifier's best."""
+def _dataset(settings: Mapping[str, Any]) -> Any:
+    """Return the dataset that the rows are drawn from, and seed the random numbers."""
     task = settings["task"]
     # reasoning-gym seeds entry i with seed + i, so neighbouring seeds would share nearly all entries; half of
     # numpy's range leaves room for i
     seed = int.from_bytes(hashlib.sha256(f"{task}/{settings['seed']}".encode()).digest()[:4], "big") // 2
     random.seed(seed)
     np.random.seed(seed)
-    draws = _draws(settings)
-    dataset = make_dataset(task, settings["config"], seed=seed, size=draws)
+    return make_dataset(task, settings["config"], seed=seed, size=_draws(settings))
+
+
+def _usable(dataset: Any, settings: Mapping[str, Any], left_out: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield entries with new questions whose right answer gets the verifier's best."""
     asked: set[str] = set()
-    for index in range(draws):
+    for index in range(_draws(settings)):
         entry = dataset[index]
         if entry["question"] in asked:
             left_out[REPEATED] += 1
-        elif not _own_answer_is_best(dataset, entry, task):
+        elif not _own_answer_is_best(dataset, entry, settings["task"]):
             left_out[NOT_BEST] += 1
         else:
             asked.add(entry["question"])
@@ -238,9 +257,13 @@ def options_of(words: list[str]) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1:2] == [_DRAW]:
         try:
-            print(json.dumps(write_task(Path(sys.argv[2]), json.load(sys.stdin))))
+            # bf prints a point for each question, tower_of_hanoi each wrong move
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                accepted = _ACCEPT in sys.argv[3:]
+                found = write_task(Path(sys.argv[2]), json.load(sys.stdin), accept_other_answers=accepted)
         except DrawError as error:
             sys.exit(str(error))
+        print(json.dumps(found))
         return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -253,6 +276,9 @@ def main() -> None:
     parser.add_argument("--system", default=SYSTEM_PROMPT, help="system prompt; '' for none")
     parser.add_argument("--folder", type=Path, help="write into this folder instead of the cache folder")
     parser.add_argument("--force", action="store_true", help="make it again, and move the old one aside")
+    parser.add_argument(
+        _ACCEPT, action="store_true", help="make it although other rows' answers get the full reward"
+    )
     given = parser.parse_args()
     with one_message("reasoning_gym_data.py", PreparedFolderError, ModuleNotFoundError):
         config = options_of(given.config)
@@ -261,9 +287,11 @@ def main() -> None:
             settings,
             given.folder or reasoning_gym_folder(given.task, given.seed),
             force=given.force,
+            accept_other_answers=given.accept_other_answers,
         )
-    left_out = outcome.manifest["found"]["left_out"].items()
-    told = [f"left out: {count} {what}" for what, count in left_out if count]
+    found = outcome.manifest["found"]
+    told = [f"left out: {count} {what}" for what, count in found["left_out"].items() if count]
+    told += lines_of(found.get("verifier", {}))  # a folder of an earlier version has none
     prompts = f"{given.train} training and {given.test} test prompts, no question twice"
     print(outcome.words(prompts, *told))
 

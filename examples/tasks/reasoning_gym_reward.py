@@ -36,9 +36,9 @@ def compute_score(
         extra_info: the row's, with ``task``, ``config`` and ``entry``.
 
     Returns:
-        ``score``, what the verifier says; ``acc``, 1.0 where that is the best, 1; and ``verifier_raised``,
-        1.0 where the verifier raised an exception for this answer or said NaN or infinity: the score is then
-        0, and the first such case of a task is printed.
+        ``score``, what the verifier says, at most 1; ``acc``, 1.0 where that is the best, 1; and
+        ``verifier_raised``, 1.0 where the verifier raised an exception for this answer or said NaN or
+        infinity: the score is then 0, and the first such case of a task is printed.
 
     Raises:
         ValueError: the row is not one of ``reasoning_gym_data.py``.
@@ -90,7 +90,8 @@ def _verdict(answer: str | None, extra_info: Mapping[str, Any]) -> dict[str, flo
         ) from error
     verifier = _verifier(task, config)
     try:
-        score, raised = _finite(verifier(answer, from_exact_text(entry))), 0.0
+        # spell_backward adds ninths, 1.0000000000000002 together
+        score, raised = min(BEST, _finite(verifier(answer, from_exact_text(entry)))), 0.0
     except Exception as error:  # noqa: BLE001  # a verifier may fail on what a model wrote
         _say_once(task, f"{type(error).__name__}: {error}")
         score, raised = 0.0, 1.0

@@ -17,32 +17,23 @@ PROBLEMS = [
     {"question": "Tom has 3 apples and buys 11. How many?", "answer": "3+11=<<3+11=14>>14\n#### 14"},
     {"question": "A car of $600 and one of $400: how much?", "answer": "600+400=1,000\n#### 1,000"},
 ]
-FOUND = [
-    f"hydra.searchpath=[file://{Path(gsm8k_tags.__file__).parent}]",
-    "actor_rollout_ref.rollout.name=vllm",
-]
+SEARCH = f"hydra.searchpath=[file://{Path(gsm8k_tags.__file__).parent}]"
+FOUND = [SEARCH, "actor_rollout_ref.rollout.name=vllm"]
 
 
-def as_jsonl(file: Path) -> Path:
+def as_jsonl(file: Path) -> None:
     file.with_suffix(".jsonl").write_text("".join(json.dumps(each) + "\n" for each in PROBLEMS))
-    return file.parent
 
 
-def as_parquet(file: Path) -> Path:
+def as_parquet(file: Path) -> None:
     pq.write_table(pa.Table.from_pylist(PROBLEMS), file.with_suffix(".parquet"))
-    return file.parent
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Both splits, as JSON lines."""
-    as_jsonl(tmp_path / "train")
-    return as_jsonl(tmp_path / "test")
-
-
-@pytest.fixture
-def rows(source: Path, tmp_path: Path) -> list[dict[str, Any]]:
-    prepare_gsm8k_tags(source, tmp_path / "made", force=False)
+@pytest.fixture(params=[as_jsonl, as_parquet])
+def rows(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
+    for split in ("train", "test"):
+        request.param(tmp_path / split)
+    prepare_gsm8k_tags(tmp_path, tmp_path / "made", force=False)
     found: list[dict[str, Any]] = pq.read_table(tmp_path / "made" / "test.parquet").to_pylist()
     return found
 
@@ -72,20 +63,13 @@ def test_the_command_writes_both_splits_each_with_its_own_problems(
         assert (row["reward_model"]["ground_truth"], row["extra_info"]["split"]) == (truth, split)
 
 
-def test_a_source_of_parquet_gives_the_same(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    source = tmp_path / "other"
-    source.mkdir()
-    for split in ("train", "test"):
-        as_parquet(source / split)
-    prepare_gsm8k_tags(source, tmp_path / "again", force=False)
-    assert pq.read_table(tmp_path / "again" / "test.parquet").to_pylist() == rows
-
-
 def test_the_preset_reads_what_prepare_writes_and_keeps_gsm8ks_sizes(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    as_jsonl(tmp_path / "train")
+    as_jsonl(tmp_path / "test")
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
-    made = prepare_gsm8k_tags(source, None, force=False)
+    made = prepare_gsm8k_tags(tmp_path, None, force=False)
     tagged, plain = (composed([*FOUND, f"+task={name}"]) for name in ("gsm8k_tags", "gsm8k"))
     assert tagged.data.train_files == str(made.folder / "train.parquet")
     for key in ("train_batch_size", "max_prompt_length", "max_response_length"):

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Callable
 from datetime import date
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import reasoning_gym_data as gym
 import reasoning_gym_reward as reward
+from reasoning_gym_check import NO_ANSWER, lines_of
 from reasoning_gym_data import GymSettings
 
 from grpo_verl_ext.tasks.folders import SYSTEM_PROMPT, PreparedFolder, PreparedFolderError
@@ -22,6 +24,8 @@ TASKS = {
     "chain_sum": {"max_terms": 3, "max_digits": 1},
     # its verifier compares with tuples, which JSON has not
     "rearc": {"rng_difficulty_weights": [1, 0, 0, 0, 0, 0, 0]},
+    "gsm_symbolic": {},  # some of its numbers are fractions, which JSON has not
+    "spell_backward": {"min_word_len": 9, "max_word_len": 9},  # nine ninths are 1.0000000000000002
 }
 WRONG = "<reasoning>none</reasoning><answer>nothing of the kind</answer>"
 
@@ -71,15 +75,7 @@ def test_the_right_answer_has_the_verifiers_best(task: str, tmp_path: Path) -> N
         wrong = scored(row, WRONG)
         assert wrong["score"] < 1.0
         assert wrong["acc"] == 0.0
-
-
-def test_entries_with_fractions_are_rows_too(tmp_path: Path) -> None:
-    """gsm_symbolic keeps some of its numbers as fractions, which plain JSON has not."""
-    train, test = drawn(tmp_path / "rows", settings("gsm_symbolic", train=64, test=32))
-    entries = [row["extra_info"]["entry"] for row in (*train, *test)]
-    assert any("__fraction__" in entry for entry in entries)
-    for row in (*train, *test):
-        assert scored(row, f"<answer>{row['reward_model']['ground_truth']}</answer>")["acc"] == 1.0
+        assert scored(row, f"<answer>{answer}!!</answer>")["score"] <= 1.0
 
 
 def test_no_question_comes_twice_nor_with_the_neighbouring_seed(tmp_path: Path) -> None:
@@ -177,8 +173,40 @@ def test_entries_whose_own_answer_is_not_the_best_are_left_out_and_counted(
 ) -> None:
     *of, counts = LEFT_OUT[case]
     use(*of)
-    left_out = gym.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))
+    left_out = gym.write_task(tmp_path, vars(settings("gcd", train=2, test=1)))["left_out"]
     assert (left_out[gym.REPEATED], left_out[gym.NOT_BEST]) == counts
+
+
+# each entry's answer, the verifier, on how many rows another answer is tried, and has the full reward
+OTHER_ANSWERS: list[tuple[Any, Any, int, int]] = [
+    (lambda index: str(index % 2), lambda *_: 1.0, 12, 12),
+    (lambda _: None, lambda *_: 1.0, 12, 12),
+    (str, lambda answer, entry: float(answer in (entry["answer"], "9", "10", "11")), 12, 3),
+    (str, lambda answer, entry: float(answer == entry["answer"] or int(answer) > 15), 20, 4),
+    (lambda index: ("Yes", "yes ")[index % 2], lambda *_: 1.0, 0, 0),
+]
+
+
+@pytest.mark.parametrize("case", OTHER_ANSWERS)
+def test_many_other_rows_answers_with_the_full_reward_need_an_option(
+    case: tuple[Any, Any, int, int], tmp_path: Path, use: Any
+) -> None:
+    answer, score, tried, full = case
+    use(lambda index: {"answer": answer(index)}, score)
+    of = vars(settings("gcd", train=max(tried, 12) - 4))
+    if full == 12:
+        with pytest.raises(gym.DrawError, match=r"gcd: .* 12 of 12 rows\. .* --accept-other-answers"):
+            gym.write_task(tmp_path, of)
+    found = gym.write_task(tmp_path, of, accept_other_answers=full == 12)["verifier"]["gcd"]
+    assert (found["tried"], found["full"]) == (tried, full)
+
+
+@pytest.mark.parametrize("task", ["rush_hour", "boxnet", "graph_color", "propositional_logic", "rubiks_cube"])
+def test_a_task_without_answers_is_named_and_its_examples_are_tried(task: str, tmp_path: Path) -> None:
+    found = gym.write_task(tmp_path, vars(settings(task)), accept_other_answers=True)["verifier"]
+    assert lines_of(found)[0].startswith(f"{task} has no answer of its own in 12 of 12 rows")
+    assert (found[task]["text"] == NO_ANSWER) == (task in ("rush_hour", "boxnet"))
+    assert (found[task]["full"] > 3) == (task == "propositional_logic")
 
 
 def test_rows_of_another_origin_are_refused() -> None:
@@ -210,25 +238,25 @@ def test_a_task_with_fewer_questions_says_how_many(tmp_path: Path) -> None:
         gym.write_task(tmp_path, vars(settings("chain_sum", config=one_digit)))
 
 
-def test_a_mixture_of_tasks(tmp_path: Path) -> None:
-    mixed = {"datasets": [{"name": name, "weight": 1, "config": {}} for name in ("gcd", "lcm")]}
-    train, test = drawn(tmp_path / "mixed", settings("composite", config=mixed))
-    sources = {json.loads(row["extra_info"]["entry"])["metadata"]["source_dataset"] for row in train}
-    assert sources == {"gcd", "lcm"}
-    assert scored(test[0], f"<answer>{test[0]['reward_model']['ground_truth']}</answer>")["acc"] == 1.0
-
-
 def test_prepare_gives_the_same_bytes_whatever_the_hashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Questions of ransom_note depend on the order of a set."""
+    """Questions of ransom_note depend on the order of a set; the verifier of bf prints."""
+    tasks = ("bf", "game_of_life_halting", "ransom_note")
+    mixed = {"datasets": [{"name": name, "weight": 1, "config": {}} for name in tasks]}
     for name in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", name)
-        command = f"gym.py --task ransom_note --train 3 --test 2 --folder {tmp_path / name}"
-        monkeypatch.setattr(sys, "argv", [*command.split(), "--config", "max_note_length=6"])
+        command = f"gym.py --task composite --train 12 --test 4 --folder {tmp_path / name}"
+        command += " --accept-other-answers --config"
+        monkeypatch.setattr(sys, "argv", [*command.split(), f"datasets={json.dumps(mixed['datasets'])}"])
         gym.main()
-        assert f"made: {tmp_path / name}\n  3 training and 2 test prompts" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert f"made: {tmp_path / name}\n  12 training and 4 test prompts" in said
+        assert re.findall(r"(\w+): another row's answer .* in (\d+) of \2 rows", said)[0][0] == tasks[1]
     first, second = (PreparedFolder(tmp_path / name).check() for name in ("1", "2"))
     assert first == second
-    assert first["settings"]["config"] == {"max_note_length": 6}
+    assert first["settings"]["config"] == mixed
     assert first["sha256"].keys() == {"train.parquet", "test.parquet"}
+    assert first["found"]["verifier"].keys() == {*tasks}
+    (row, *_) = pq.read_table(tmp_path / "1" / "test.parquet").to_pylist()
+    assert scored(row, f"<answer>{row['reward_model']['ground_truth']}</answer>")["acc"] == 1.0
