@@ -85,13 +85,6 @@ def test_code_runs_and_prints_what_the_page_says(page: Path) -> None:
             assert printed.getvalue() == expected
 
 
-def test_the_pages_that_promise_to_run_have_code() -> None:
-    assert {name_of(page) for page in PAGES if with_what_it_prints(page)} >= {
-        "docs/normalisation.md",
-        "docs/own_loss.md",
-    }
-
-
 def test_a_loss_of_ones_own_is_known_in_every_process_that_imports_verl(
     tmp_path: Path, python: Python
 ) -> None:

@@ -41,15 +41,6 @@ def test_by_hand(preset: str, anatomy: ModuleType) -> None:
     assert found.tolist() == pytest.approx(BY_HAND[preset], abs=1e-5)
 
 
-def test_equal_rewards_weigh_nothing(anatomy: ModuleType) -> None:
-    step = anatomy.Step.of([1.0, 1.0, 0.0, 1.0], [2, 3, 1, 4], ["a", "a", "b", "b"])
-    weights = anatomy.token_weights("grpo", step)
-    # A = ∓1/√2 over 4 rows and over 1 and 4 tokens.
-    assert weights.tolist() == pytest.approx([0, 0, -(0.5**0.5) / 4, 0.5**0.5 / 16], abs=1e-6)
-    assert step.has_gradient()
-    assert not anatomy.Step.of([1.0, 1.0, 0.0], [2, 3, 1], ["a", "a", "b"]).has_gradient()
-
-
 def test_a_dump_is_drawn(
     policy: Path, tmp_path: Path, anatomy: ModuleType, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

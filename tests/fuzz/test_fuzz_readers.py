@@ -18,12 +18,7 @@ from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
-from grpo_verl_ext.runs.metrics import (
-    CorruptFileError,
-    Response,
-    read_dump,
-    read_metrics,
-)
+from grpo_verl_ext.runs.metrics import CorruptFileError, Response, read_dump, read_metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import parse_json
 
@@ -182,11 +177,7 @@ WRITTEN_BY_A_PROGRAM = {
     "metrics": (lines({"step": 1, "data": {"acc": 0.5}}), lambda file: read_metrics([file]), dict),
     "cut metrics": (lines({"step": 1, "data": {"acc": 0.5}}, b""), lambda file: read_metrics([file]), dict),
     "dump": (lines(RESPONSE, b""), read_dump, list),
-    "pairs": (
-        lines({"prompt": "p", "chosen": "c", "rejected": "r"}),
-        Pair.read,
-        list,
-    ),
+    "pairs": (lines({"prompt": "p", "chosen": "c", "rejected": "r"}), Pair.read, list),
     "manifest.json": (
         json_files(MANIFEST) | json_files(ROUND_RECORD).map(whole_manifest),
         lambda file: IterateManifest.read(file.parent, {"rounds": 2}),

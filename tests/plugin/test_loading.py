@@ -42,10 +42,7 @@ def test_loading_leaves_the_trainer_and_vllm_alone(interpreter: Python) -> None:
 def test_a_failing_plugin_says_why_on_stderr_and_verl_imports_where_it_swallows(
     is_swallowed: bool, python: Python
 ) -> None:
-    as_module = {
-        "VERL_USE_EXTERNAL_PLUGINS": "none",
-        "VERL_USE_EXTERNAL_MODULES": "grpo_verl_ext.plugin",
-    }
+    as_module = {"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": "grpo_verl_ext.plugin"}
     found = python(
         """
         import sys

@@ -1,6 +1,7 @@
 """Test that wrong settings are refused in one message, in the driver, before Ray starts."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,15 +154,11 @@ class TestRows:
 
     def test_fewer_prompts_than_a_step_takes(self, config: Config, data: Path) -> None:
         assert advice(config(), "rows") == []
-        (message,) = advice(config(data__train_batch_size=COUNT + 1), "rows")
-        assert message.endswith(
-            f"has {COUNT} prompts, and a step takes 2049. Type: data.train_batch_size=2048"
-        )
-        assert (
-            advice(config(data__train_files=[str(data)] * 2, data__train_batch_size=COUNT + 1), "rows") == []
-        )
-        (message,) = advice(config(data__train_max_samples=9), "rows")
-        assert "has 9 prompts" in message
+        larger: dict[str, object] = {"data__train_batch_size": COUNT + 1}
+        (message,) = advice(config(**larger), "rows")
+        assert message.endswith("has 2048 prompts, and a step takes 2049. Type: data.train_batch_size=2048")
+        assert advice(config(**larger, data__train_files=[str(data)] * 2), "rows") == []
+        assert "has 9 prompts" in advice(config(data__train_max_samples=9), "rows")[0]
 
     @pytest.mark.parametrize(
         ("changes", "said"),
@@ -193,18 +190,12 @@ SIZES: dict[str, object] = {
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, ()),
-        (
-            {"ppo_mini_batch_size": 32},
-            "6 ranks cannot share its 128 responses; valid is a multiple of 3. Type: {}=33",
-        ),
-        ({"ppo_mini_batch_size": 32, "ulysses_sequence_parallel_size": 3}, ()),
-        ({"ppo_mini_batch_size": 32, "strategy": "megatron"}, ()),  # which has ranks of other kinds
-        (
-            {"ppo_micro_batch_size_per_gpu": 6},
-            "a rank has 16 responses; valid is a divisor of 16. Type: {}=2, or ",
-        ),
-        ({"ppo_micro_batch_size_per_gpu": 6, "use_dynamic_bsz": True}, ()),
+        ({}, ""),
+        ({"ppo_mini_batch_size": 32}, "6 ranks cannot share its 128 responses; .* of 3. Type: {}=33"),
+        ({"ppo_mini_batch_size": 32, "ulysses_sequence_parallel_size": 3}, ""),
+        ({"ppo_mini_batch_size": 32, "strategy": "megatron"}, ""),  # which has ranks of other kinds
+        ({"ppo_micro_batch_size_per_gpu": 6}, "a rank has 16 responses; .* divisor of 16. Type: {}=2, or "),
+        ({"ppo_micro_batch_size_per_gpu": 6, "use_dynamic_bsz": True}, ""),
     ],
     ids=str,
 )
@@ -213,7 +204,7 @@ def test_sizes_that_do_not_divide(config: Config, changes: dict[str, object], sa
     actor = "actor_rollout_ref.actor"
     found = advice(config(**SIZES, **{f"{actor}.{key}": value for key, value in changes.items()}), "sizes")
     assert len(found) == bool(said)
-    assert all(said.format(f"{actor}.{next(iter(changes))}") in each for each in found)
+    assert all(re.search(said.format(f"{actor}.{next(iter(changes))}"), each) for each in found)
 
 
 def test_sizes_of_passes_and_of_fetches(config: Config) -> None:
@@ -222,13 +213,9 @@ def test_sizes_of_passes_and_of_fetches(config: Config) -> None:
     assert "a rank has 64 responses; valid is a divisor of 64" in message
     fetched = {"data__gen_batch_size": 36}
     (message,) = advice(config(**SIZES, **fetched), "sizes")
-    assert message.endswith(
-        "verl fetches so many prompts at a time, and a step has 96. Type: data.gen_batch_size=null"
-    )
-    for singly in (
-        {"trainer__v1__trainer_mode": "colocate_async"},
-        {"algorithm__filter_groups": {"enable": True}},
-    ):
+    assert "so many prompts at a time, and a step has 96. Type: data.gen_batch_size=null" in message
+    by_filter = {"algorithm__filter_groups": {"enable": True}}
+    for singly in ({"trainer__v1__trainer_mode": "colocate_async"}, by_filter):
         assert advice(config(**SIZES, **fetched, **singly), "sizes") == []
 
 

@@ -84,8 +84,7 @@ def test_the_first_that_says_what_is_right_decides_and_more_numbers_are_reported
 )
 def test_another_type_is_refused_with_the_functions_name(returned: object) -> None:
     with pytest.raises(
-        ValueError,
-        match=rf"\.says' returned {re.escape(repr(returned)[:200])} \({type(returned).__name__}\)",
+        ValueError, match=rf"\.says' returned {re.escape(repr(returned)[:200])} \({type(returned).__name__}\)"
     ):
         compute_score("any", "", "9", {"returned": returned}, weights={"mine_to_load.says": 1.0})
 

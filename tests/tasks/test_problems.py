@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_verl_ext.tasks.chain_sum.problems import (
-    draw_problems,
-    every_problem,
-    prompt,
-    response,
-    rows,
-)
+from grpo_verl_ext.tasks.chain_sum.problems import draw_problems, every_problem, prompt, response, rows
 from grpo_verl_ext.tasks.folders import read_parquet, write_rows
 
 terms_of_any_problem = st.lists(st.integers(0, 9), min_size=3, max_size=5).map(tuple)

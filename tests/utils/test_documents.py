@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.utils.documents import (
-    Document,
-    DocumentError,
-    as_plain,
-    parse_json,
-    read_lines,
-    read_yaml,
-)
+from grpo_verl_ext.utils.documents import Document, DocumentError, as_plain, parse_json, read_lines, read_yaml
 
 
 @dataclass

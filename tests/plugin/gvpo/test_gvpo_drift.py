@@ -256,9 +256,7 @@ def test_old_log_probs_of_another_policy(
     other = fsdp2_ranks.tiny_model(rollout["old_policy"])
     for anchor, result in trained(tmp_path, monkeypatch, dp_size, variants, **rollout).items():
         wanted = trained_by_the_formula(
-            fsdp2_ranks.tiny_model(),
-            old_policy=other,
-            anchor_policy=reference() if anchor == "ref" else None,
+            fsdp2_ranks.tiny_model(), old_policy=other, anchor_policy=reference() if anchor == "ref" else None
         )
         assert_equal(result, wanted, anchor)
         assert all(drift > 1e-4 for drift in result["metrics"]["actor/gvpo_drift"])

@@ -48,11 +48,7 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
         statistic = record.needs.compute(seen, config).broadcast_to(mask.shape)
     with wire.passing(statistic=statistic):
         loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
-            log_prob=log_prob,
-            **tokens,
-            response_mask=mask,
-            loss_agg_mode=config.loss_agg_mode,
-            config=config,
+            log_prob=log_prob, **tokens, response_mask=mask, loss_agg_mode=config.loss_agg_mode, config=config
         )
     loss.backward()
     return loss.item(), [row[keep].tolist() for row, keep in zip(log_prob.grad, mask, strict=True)]

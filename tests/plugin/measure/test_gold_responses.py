@@ -100,7 +100,7 @@ class TestRows:
             (
                 {"algorithm__grpo_ext__gold_responses__response_key": "extra_info.answer"},
                 r"is extra_info\.answer, but row 0 of .*\.files has None there; valid is a text",
-            ),
+            )
         ],
     )
     def test_rows_that_do_not_fit_are_named(

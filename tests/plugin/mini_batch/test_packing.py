@@ -54,15 +54,9 @@ def test_padding_fills_up_and_the_rest_stands_alone():
 def test_blocks_by_hand():
     # Workloads 2, 9, 4, 6: 9 + 2 and 6 + 4 are the most equal halves, and the heavier one goes to the first.
     blocks, workload = [[0, 1], [2, 3], [4, 5], [6, 7]], [1, 1, 4, 5, 2, 2, 3, 3]
-    assert in_blocks(blocks, workload, 2, per_mini_batch=4, per_micro_batch=1) == [
-        [2, 3, 0, 1],
-        [6, 7, 4, 5],
-    ]
+    assert in_blocks(blocks, workload, 2, per_mini_batch=4, per_micro_batch=1) == [[2, 3, 0, 1], [6, 7, 4, 5]]
     # Two mini-batches: of blocks 0 and 1, then of 2 and 3, whose heavier one goes to the less busy rank.
-    assert in_blocks(blocks, workload, 2, per_mini_batch=2, per_micro_batch=1) == [
-        [2, 3, 4, 5],
-        [0, 1, 6, 7],
-    ]
+    assert in_blocks(blocks, workload, 2, per_mini_batch=2, per_micro_batch=1) == [[2, 3, 4, 5], [0, 1, 6, 7]]
     # One rank with two micro-batches of two blocks: the heavier pair comes first.
     workload = [1, 1, 1, 1, 5, 5, 0, 0]
     assert in_blocks(blocks, workload, 1, per_mini_batch=4, per_micro_batch=2) == [[4, 5, 6, 7, 0, 1, 2, 3]]

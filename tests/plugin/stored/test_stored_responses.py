@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stored_rollout import (
-    Rollout,
-    Server,
-    rows_for_worker,
-    small_model,
-    token_log_probs,
-    trained,
-)
+from stored_rollout import Rollout, Server, rows_for_worker, small_model, token_log_probs, trained
 from torch import Tensor
 from transfer_queue.utils.serial_utils import decode, encode
 
@@ -29,11 +22,7 @@ from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.stored.sources import (
-    GivenResponses,
-    ResponseHistory,
-    StoredResponse,
-)
+from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, StoredResponse
 from grpo_verl_ext.verl_plugin.wire import Field
 
 F64 = torch.float64
@@ -338,10 +327,7 @@ def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
         kept.add(prompt, response(step, token=step))
     kept.save(tmp_path)
     again = history()
-    again.load(
-        tmp_path,
-        {prompt_id([{"content": "ä"}]), prompt_id([{"content": "b"}])},
-    )
+    again.load(tmp_path, {prompt_id([{"content": "ä"}]), prompt_id([{"content": "b"}])})
     assert repr(again._of_prompt) == repr(kept._of_prompt)
     assert [file.name for file in tmp_path.iterdir()] == ["response_history.parquet"]
     history().save(tmp_path)
