@@ -57,7 +57,7 @@ class Comparison:
     """A process that compares, started when it is first asked, and again after it was ended."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Any = None  # Popen
         self._lock = threading.Lock()
 
     def ask(self, ground_truth: str, text: str, patience: float = PATIENCE) -> bool | None:
@@ -85,7 +85,8 @@ class Comparison:
             process.stdin.write(json.dumps([ground_truth, text]) + "\n")
             process.stdin.flush()
             if select([process.stdout], [], [], patience)[0]:
-                return json.loads(process.stdout.readline())["right"]
+                right: bool | None = json.loads(process.stdout.readline())["right"]
+                return right
         except (OSError, ValueError):
             pass  # it has ended
         process.kill()

@@ -108,8 +108,8 @@ def lines_of(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for task, of_task in found.items():
         if of_task["without_answer"]:
             lines.append(
-                f"{task} has no answer of its own in {of_task['without_answer']} of {of_task['rows']} rows: "
-                "their ground_truth is empty, and its verifier alone decides"
+                f"{task} has no answer in {of_task['without_answer']} of {of_task['rows']} rows: their "
+                "ground_truth is empty, and its verifier alone decides"
             )
         if of_task["full"]:
             share = f"{of_task['full']} of {of_task['tried']} rows"
