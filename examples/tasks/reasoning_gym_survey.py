@@ -2,8 +2,7 @@
 
     python examples/tasks/reasoning_gym_survey.py
 
-The table of README.md is its output: 128 rows of each task with its default options. It takes a quarter of
-an hour.
+The table of README.md is its output: 128 rows of each task with its default options. It takes half an hour.
 """
 
 import argparse
