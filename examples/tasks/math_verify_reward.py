@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from select import select
 from typing import Any
@@ -57,7 +57,7 @@ class Comparison:
     """A process that compares, started when it is first asked, and again after it was ended."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Any = None  # Popen
         self._lock = threading.Lock()
 
     def ask(self, ground_truth: str, text: str, patience: float = PATIENCE) -> bool | None:
@@ -75,8 +75,8 @@ class Comparison:
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        # It also waits for the imports, which are slow.
-        if not self._exchange("1", "1", PATIENCE):
+        # imports are slow; a process that cannot make them ends at once
+        if not self._exchange("1", "1", 10 * PATIENCE):
             raise RuntimeError(f"math-verify does not work. Type: {sys.executable} -c 'import math_verify'")
 
     def _exchange(self, ground_truth: str, text: str, patience: float) -> bool | None:
@@ -85,7 +85,8 @@ class Comparison:
             process.stdin.write(json.dumps([ground_truth, text]) + "\n")
             process.stdin.flush()
             if select([process.stdout], [], [], patience)[0]:
-                return json.loads(process.stdout.readline())["right"]
+                right: bool | None = json.loads(process.stdout.readline())["right"]
+                return right
         except (OSError, ValueError):
             pass  # it has ended
         process.kill()
@@ -114,18 +115,10 @@ def _is_right(ground_truth: str, text: str) -> bool | None:
     from math_verify import parse, verify
 
     started = time.monotonic()
-    found = parse(text, parsing_timeout=SECONDS)
-    right = bool(verify(_wanted(ground_truth), found, timeout_seconds=SECONDS))
+    wanted = parse("\\boxed{" + ground_truth + "}", parsing_timeout=SECONDS)
+    right = bool(verify(wanted, parse(text, parsing_timeout=SECONDS), timeout_seconds=SECONDS))
     # math-verify, too, says no where it stops
     return right if right or time.monotonic() - started < SECONDS else None
-
-
-@lru_cache(maxsize=1024)  # a prompt has several responses
-def _wanted(ground_truth: str) -> list[Any]:
-    from math_verify import parse
-
-    found: list[Any] = parse("\\boxed{" + ground_truth + "}", parsing_timeout=SECONDS)
-    return found
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ MOST_ROWS = 512
 """Of each task: the share of more is the same, and intermediate_integration takes a second for each."""
 
 # Where a row has several right answers, another row's is one of them by accident: in reasoning-gym 0.1.25 on
-# 1 to 8 % of the rows of n_queens, 3 % of jugs, 4 % of time_intervals, 10 % of graph_color. A verifier that
+# up to 8 % of the rows of n_queens, 3 % of jugs, 4 % of time_intervals, 10 % of graph_color. A verifier that
 # does not read the row takes every answer (puzzle24, game_of_life_halting). That of propositional_logic reads
 # it and still takes half; the constant answer "(Q ∨ P)" has the full reward in 86 % of the rows.
 REFUSED_SHARE = 0.25
@@ -108,8 +108,8 @@ def lines_of(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for task, of_task in found.items():
         if of_task["without_answer"]:
             lines.append(
-                f"{task} has no answer of its own in {of_task['without_answer']} of {of_task['rows']} rows: "
-                "their ground_truth is empty, and its verifier alone decides"
+                f"{task} has no answer in {of_task['without_answer']} of {of_task['rows']} rows: their "
+                "ground_truth is empty, and its verifier alone decides"
             )
         if of_task["full"]:
             share = f"{of_task['full']} of {of_task['tried']} rows"

@@ -2,8 +2,7 @@
 
     python examples/tasks/reasoning_gym_survey.py
 
-The table of README.md is its output: 128 rows of each task with its default options. It takes a quarter of
-an hour.
+The table of README.md is its output: 128 rows of each task with its default options. It takes half an hour.
 """
 
 import argparse
@@ -42,7 +41,7 @@ def main() -> None:
     given = parser.parse_args()
     tasks = given.tasks or sorted(set(library().factory.DATASETS) - {NEEDS_OPTIONS})
     print(f"reasoning-gym {version('reasoning-gym')}, {len(tasks)} tasks, {given.rows} rows of each\n")
-    print("| task | own answer | tried | full reward | needs the option |\n|---|---|---|---|---|")
+    print("| task | answer | tried | full reward | needs the option |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for task in tasks:
             settings = GymSettings(task, {}, train=given.rows - 1, test=1, seed=1, system="")
