@@ -19,7 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 17857,
+    "lines of the package": 17821,
     "modules": 130,
     "longest function": 45,
     "functions per 1,000 lines": 40,
@@ -29,7 +29,7 @@ LIMITS = {
     "lines of tests": 25760,
     "lines of benchmarks": 1776,
     "tracked tree, MB": 10.1,
-    "hand-written words in docs": 10917,
+    "hand-written words in docs": 10916,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")

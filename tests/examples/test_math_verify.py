@@ -2,13 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import math_verify_reward
 import pytest
 from verl.utils.reward_score import default_compute_score
 
 from grpo_verl_ext.rewards.rules import correctness
-
-pytest.importorskip("math_verify", reason="pip install math-verify runs it")
-import math_verify_reward
 
 TAGS, GSM8K, MATH = "gsm8k_tags", "openai/gsm8k", "DigitalLearningGmbH/MATH-lighteval"
 # ground truth, response, whether it is right to math-verify, and to the rule of the data

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pandas
 
-COUNT = 2048
-"""Prompts of a file: no fewer than a step of verl's default takes."""
+COUNT = 2048  # of prompts: a step of verl's default takes 1,024
 
 
 def write_prompts(file: Path, count: int = COUNT, **changes: object) -> None:
