@@ -86,15 +86,13 @@ def lines_of(found: Found) -> list[str]:
     """Return a line for each task without answers, and one for each that takes another row's."""
     lines = []
     for task, n in found.items():
+        other = "another row's answer"
         if n["without_answer"]:
             rows = f"{n['without_answer']} of {n['rows']} rows"
-            lines.append(
-                f"{task} has no answer in {rows}: their ground_truth is empty, its verifier alone decides"
-            )
+            lines.append(f"{task} has no answer in {rows}: ground_truth is empty, its verifier alone decides")
+            other = f"another row's example, or {NO_ANSWER!r},"
         if n["full"]:
-            lines.append(
-                f"{task}: another row's answer gets the full reward in {n['full']} of {n['tried']} rows"
-            )
+            lines.append(f"{task}: {other} gets the full reward in {n['full']} of {n['tried']} rows")
     return lines
 
 
