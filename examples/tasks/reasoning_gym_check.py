@@ -15,11 +15,9 @@ EXAMPLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "propositional_logic": lambda metadata: str(metadata["example_answer"]),
     "rubiks_cube": lambda metadata: str(metadata["example_correct_answer"]),
 }
-"""Task whose entries have no answer → the one in their metadata. Those of rush_hour and boxnet have none."""
-
+"""Task whose rows have no answer → the one in their metadata. Those of rush_hour and boxnet have none."""
 NO_ANSWER = "I do not know"
-"""Tried where no row has an answer."""
-
+"""Tried where no row has an answer or an example."""
 MOST_ROWS = 512
 """Of each task: the share of more is the same, and intermediate_integration takes a second for each."""
 
@@ -31,64 +29,46 @@ REFUSED_SHARE = 0.25
 # Fewer are an accident in a folder of a few rows.
 REFUSED_HITS = 4
 
+Found = Mapping[str, Mapping[str, int]]
+"""Task → ``rows``; ``without_answer``, of these; ``tried``, rows that another answer was scored on; ``full``,
+those where it had the best score."""
 
-def check_verifier(
-    dataset: Any, entries: Sequence[Mapping[str, Any]], task: str
-) -> dict[str, dict[str, Any]]:
-    """Score on each row the answer of the next row that has another one.
 
-    A row whose task has one answer only is not tried, nor are more than `MOST_ROWS` of a task.
-
-    Returns:
-        for each task, of which ``composite`` has several: ``rows``; ``without_answer``, those of no answer in
-        the data; ``tried`` and ``full``, rows that another answer was scored on and that gave it the best;
-        ``text``, the one tried on all rows if none has an answer, else empty.
-    """
+def check_verifier(dataset: Any, entries: Sequence[Mapping[str, Any]], task: str) -> Found:
+    """Score on each row the next row's answer that differs; ``composite`` has rows of several tasks."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
-        source = str(entry["metadata"].get("source_dataset", task))
-        rows.setdefault(source, []).append(from_exact_text(exact_text(entry)))
+        rows.setdefault(str(entry["metadata"].get("source_dataset", task)), []).append(entry)
     return {source: _check_task(dataset, of_task, source) for source, of_task in rows.items()}
 
 
-def _check_task(dataset: Any, rows: list[Mapping[str, Any]], task: str) -> dict[str, Any]:
+def _check_task(dataset: Any, entries: list[Mapping[str, Any]], task: str) -> Mapping[str, int]:
+    rows = [from_exact_text(exact_text(entry)) for entry in entries[:MOST_ROWS]]
     answers = [_right_answer(row, task) for row in rows]
-    known = [(row, answer) for row, answer in zip(rows, answers, strict=True) if answer is not None]
-    text = "" if known else NO_ANSWER
-    pairs = _with_another(known) if known else [(row, text) for row in rows]
-    return {
-        "rows": len(rows),
-        "without_answer": sum(row["answer"] is None for row in rows),
-        "tried": len(pairs[:MOST_ROWS]),
-        "full": sum(_is_full(dataset, row, answer) for row, answer in pairs[:MOST_ROWS]),
-        "text": text,
-    }
+    tried = full = 0
+    for index, row in enumerate(rows):
+        other = _another(answers, index)
+        if other is not None:
+            tried += 1
+            full += _is_full(dataset, row, other)
+    missing = sum(entry["answer"] is None for entry in entries)
+    return {"rows": len(entries), "without_answer": missing, "tried": tried, "full": full}
 
 
 def _right_answer(row: Mapping[str, Any], task: str) -> str | None:
-    """Return the row's answer, else the example in its metadata, else None."""
     answer: str | None = row["answer"]
-    if answer is not None:
-        return answer.strip()
-    return EXAMPLES[task](row["metadata"]).strip() if task in EXAMPLES else None
+    if answer is None and task in EXAMPLES:
+        answer = EXAMPLES[task](row["metadata"])
+    return None if answer is None else answer.strip()
 
 
-def _with_another(
-    known: list[tuple[Mapping[str, Any], str]],
-) -> list[tuple[Mapping[str, Any], str]]:
-    """Return each row with the answer of the next one whose answer differs, the first after the last.
-
-    Case and white space are no difference: "Yes" is right where "yes" is.
-    """
-    others: dict[int, str] = {}
-    # from the end, twice round, so that each row passes on what it found to the row before
-    for position in reversed(range(2 * len(known))):
-        here, following = position % len(known), (position + 1) % len(known)
-        if _plain(known[following][1]) != _plain(known[here][1]):
-            others[here] = known[following][1]
-        elif following in others:
-            others[here] = others[following]
-    return [(known[index][0], others[index]) for index in sorted(others)]
+def _another(answers: list[str | None], index: int) -> str | None:
+    """Return the next answer that differs in more than case and white space: "Yes" is "yes"."""
+    others = [answer for answer in answers[index + 1 :] + answers[:index] if answer is not None]
+    own = answers[index]
+    if own is None:
+        return others[0] if others else NO_ANSWER
+    return next((answer for answer in others if _plain(answer) != _plain(own)), None)
 
 
 def _plain(answer: str) -> str:
@@ -102,33 +82,23 @@ def _is_full(dataset: Any, row: Mapping[str, Any], answer: str) -> bool:
         return False
 
 
-def lines_of(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def lines_of(found: Found) -> list[str]:
     """Return a line for each task without answers, and one for each that takes another row's."""
     lines = []
-    for task, of_task in found.items():
-        if of_task["without_answer"]:
-            lines.append(
-                f"{task} has no answer in {of_task['without_answer']} of {of_task['rows']} rows: their "
-                "ground_truth is empty, and its verifier alone decides"
-            )
-        if of_task["full"]:
-            share = f"{of_task['full']} of {of_task['tried']} rows"
-            lines.append(f"{task}: {tried(of_task)} gets the full reward in {share}")
+    for task, n in found.items():
+        other = "another row's answer"
+        if n["without_answer"]:
+            rows = f"{n['without_answer']} of {n['rows']} rows"
+            lines.append(f"{task} has no answer in {rows}: ground_truth is empty, its verifier alone decides")
+            other = f"another row's example, or {NO_ANSWER!r},"
+        if n["full"]:
+            lines.append(f"{task}: {other} gets the full reward in {n['full']} of {n['tried']} rows")
     return lines
 
 
-def tried(of_task: Mapping[str, Any]) -> str:
-    """Return what was scored on the rows of a task, in words."""
-    if of_task["text"]:
-        return repr(of_task["text"])
-    return "the example of another row" if of_task["without_answer"] else "another row's answer"
-
-
-def refusal_of(found: Mapping[str, Mapping[str, Any]]) -> str:
+def refusal_of(found: Found) -> str:
     """Return the lines of the tasks whose full reward is had without reading the row; empty if none is."""
-    refused = {task: of_task for task, of_task in found.items() if _is_refused(of_task)}
+    refused = {
+        task: n for task, n in found.items() if n["full"] >= max(REFUSED_HITS, REFUSED_SHARE * n["tried"])
+    }
     return f"reasoning-gym {version('reasoning-gym')}, {'; '.join(lines_of(refused))}" if refused else ""
-
-
-def _is_refused(of_task: Mapping[str, Any]) -> bool:
-    return bool(of_task["full"] >= max(REFUSED_HITS, REFUSED_SHARE * of_task["tried"]))
