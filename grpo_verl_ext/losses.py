@@ -137,10 +137,9 @@ def _evaluated(
             f"groups is None; {algorithm.name} compares the responses to a prompt; valid is (B,), one "
             f"prompt id a row. Pass groups=<{len(mask)} ids>"
         )
-    threshold = plain.get("off_policy_mask_threshold")
-    if threshold is not None and not (is_number(threshold) and threshold > 0):
-        fix, valid = "off_policy_mask_threshold=0.5", "a finite number > 0"
-        raise SettingError("off_policy_mask_threshold", threshold, valid=valid, fix=fix)
+    key = "off_policy_mask_threshold"
+    if (threshold := plain.get(key)) is not None and not (is_number(threshold) and threshold > 0):
+        raise SettingError(key, threshold, valid="a finite number > 0", fix=f"{key}=0.5")
     config = compute.config_of(algorithm, preset, plain, _counts(algorithm, given, mask, group))
     for check in loss.settings:
         check(config)
@@ -187,8 +186,7 @@ def _counts(
             f"counts is {counts}, but {algorithm.name} compares a response with all of the mini-batch; valid "
             f"is None. Pass {'advantages of the mini-batch' if needs is None else instead}"
         )
-    tokens, responses, prompts = counts
-    return tokens, responses, prompts
+    return counts[0], counts[1], counts[2]
 
 
 @torch.no_grad()

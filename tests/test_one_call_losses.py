@@ -213,17 +213,11 @@ def test_several_rewards_are_normalised_each() -> None:
 
 
 def test_weights_of_rewards_are_as_exact_as_the_rewards() -> None:
-    """0.1 and 0.7 have no exact fp32; by hand with NumPy."""
-    log_prob = torch.zeros(6, 1, dtype=torch.float64)
+    """0.1 and 0.7 have no exact fp32."""
+    log_prob = torch.zeros(6, 1, dtype=torch.float64, requires_grad=True)
     rewards = np.random.default_rng(0).normal(size=(6, 2))
-    loss, _ = losses.gdpo(
-        log_prob.requires_grad_(),
-        log_prob.detach(),
-        torch.ones(6, 1),
-        rewards=rewards,
-        groups=[0, 0, 0, 1, 1, 1],
-        reward_weights=[0.1, 0.7],
-    )
+    given = {"rewards": rewards, "groups": [0, 0, 0, 1, 1, 1], "reward_weights": [0.1, 0.7]}
+    loss, _ = losses.gdpo(log_prob, log_prob, torch.ones(6, 1), **given)
     of_group = rewards.reshape(2, 3, 2)
     of_group = (of_group - of_group.mean(1, keepdims=True)) / (of_group.std(1, ddof=1, keepdims=True) + 1e-6)
     summed = (of_group * [0.1, 0.7]).sum(-1).reshape(6)

@@ -26,7 +26,7 @@ LIMITS = {
     "public names per 1,000 lines": 33,
     "names in two or more modules": 7,
     "algorithms' names as strings": 0,
-    "lines of tests": 25760,
+    "lines of tests": 25756,
     "lines of benchmarks": 1776,
     "tracked tree, MB": 10.1,
     "hand-written words in docs": 10916,

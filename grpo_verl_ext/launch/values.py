@@ -102,6 +102,8 @@ def shown(
     given = [key for key in map(key_of, overrides) if "." in key]
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
     weights = [_WEIGHTS] if setting(config, _WEIGHTS) else []
+    of_weights = [where for key, where in sources.items() if key.startswith(f"{_WEIGHTS}.")]
+    sources.setdefault(_WEIGHTS, ", ".join(dict.fromkeys(of_weights)) or otherwise)
     found = {key: setting(config, key) for key in (*known, *_OF_EVERY_TRAINING, *weights, *given)}
     for key, value in found.items():
         found[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -11,6 +11,7 @@ from grpo_verl_ext.launch.values import configured, shown
 from grpo_verl_ext.utils.errors import SettingError
 
 ACTOR = "actor_rollout_ref.actor"
+WEIGHTS = "reward.custom_reward_function.reward_kwargs.weights"
 TASK = ["+platform=cpu", "+task=chain_sum"]
 
 
@@ -24,9 +25,9 @@ def sources(preset: str, *overrides: str) -> dict[str, tuple[object, str]]:
 
 
 def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:
-    found = sources(
-        "grpo", *TASK, "data.train_batch_size=32", f"{ACTOR}.kl_loss_coef=0.001", "trainer.nnodes=1"
-    )
+    weights = [f"~{WEIGHTS}.format", f"+{WEIGHTS}.steps=0.5"]
+    mine = ["data.train_batch_size=32", f"{ACTOR}.kl_loss_coef=0.001", "trainer.nnodes=1", *weights]
+    found = sources("grpo", *TASK, *mine)
     assert found[f"{ACTOR}.loss_agg_mode"] == (
         "seq-mean-token-mean",
         "+algo=grpo: eq. 3: mean over the tokens of a response, then over responses",
@@ -36,9 +37,10 @@ def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:
     assert found[f"{ACTOR}.kl_loss_coef"] == (0.001, "command line")
     assert found["data.train_batch_size"] == (32, "command line")
     assert found["actor_rollout_ref.rollout.n"] == (8, "+task=chain_sum")
+    assert found[WEIGHTS] == ({"correctness": 1.0, "steps": 0.5}, "+task=chain_sum, command line")
     begins_with_it = sources("gvpo", "+platform=cpu", "+task=chain_sum_mixed")
-    assert begins_with_it["data.max_response_length"] == (52, "+task=chain_sum_mixed")
-    assert begins_with_it["data.train_batch_size"] == (16, "+task=chain_sum_mixed")
+    for key, value in (("max_response_length", 52), ("train_batch_size", 16)):
+        assert begins_with_it[f"data.{key}"] == (value, "+task=chain_sum_mixed")
     assert found["trainer.nnodes"] == (1, "command line")
     assert found["actor_rollout_ref.rollout.top_p"] == (1, "verl's default")
 
