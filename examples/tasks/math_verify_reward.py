@@ -4,8 +4,8 @@
     reward.custom_reward_function.path=examples/tasks/math_verify_reward.py
 
 For GSM8K, with tags or without, and MATH. math-verify ends what takes too long by a signal, which works in a
-main thread only. verl calls reward functions in other threads, where a response such as 9**9**9**9 would stop
-the whole process. So another process compares, one for each of verl's reward processes.
+main thread only. verl calls reward functions in other threads, where a short response could then stop the
+whole process. So another process compares, one for each of verl's reward processes.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def examine_ours(arguments: list[str]) -> None:
     for path in (word for word in rest if word.startswith("examples/")):
         assert (ROOT / path).is_file(), path
     if name == "doctor":
-        options = {key: context.params[key] for key in ("config_path", "config_name") if context.params[key]}
+        options = {f"config_{key}": context.params[key] for key in ("path", "name") if context.params[key]}
         examine_training(context.params["overrides"] or [], **options)
 
 
