@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ray_cluster import QUIET, Node, ray_cluster
-from verl_runs import UNTESTED, Run, train
+from verl_runs import OURS, UNTESTED, Run, train
 
 from grpo_verl_ext.proof import largest
 
@@ -29,6 +29,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory, rollouts: str) -> Run:
         *(*ROLLOUT, rollouts),
         algo="gvpo",
         folder=tmp_path_factory.mktemp("two"),
+        program=OURS,
     ).require_success()
 
 

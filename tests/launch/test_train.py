@@ -1,6 +1,6 @@
 """Test `grpo-verl-ext train`: verl's main_ppo with the preset's word, and never without the plugin.
 
-That it trains is tested in ``tests/end_to_end/test_gvpo_responses.py``.
+That it trains is tested in ``tests/end_to_end/test_training.py``.
 """
 
 import sys
