@@ -228,8 +228,7 @@ def test_weights_of_rewards_are_as_exact_as_the_rewards() -> None:
 
 # Gradients that a caller accumulates
 
-OF_ALL = ("clip_cov", "kl_cov")
-"""Losses that compare a token with the whole mini-batch."""
+OF_ALL = ("clip_cov", "kl_cov")  # which compare a token with the whole mini-batch
 
 
 @pytest.mark.parametrize(

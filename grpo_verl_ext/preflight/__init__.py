@@ -32,8 +32,8 @@ _JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", _
 """Findings of `proof.judge`, by the names that silence them."""
 _FIRST = "preset"
 """The warning that comes before the refusals, since what it reports is often their cause."""
-_OF_UPDATES = ("tested", "settings", _PROBE)
-"""Checks of what estimator and loss would do; a run that only validates calls neither."""
+_OF_UPDATES = ("tested", "settings", "sizes", "rows", _PROBE)
+"""Checks of what estimator, loss and updates would do; a run that only validates has none."""
 
 
 def check_training(config: DictConfig, *, of_many: bool = False) -> None:

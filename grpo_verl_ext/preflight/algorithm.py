@@ -214,7 +214,9 @@ def _advise_sizes(config: DictConfig) -> Iterator[Problem]:
     if not (all(map(is_count, [*counts, parts_of_step(config)[1]])) and runs_v1(config)):
         return
     nodes, per_node, n, mini_batch, prompts = counts
-    fetches_singly = setting(config, "algorithm.filter_groups.enable") or "async" in setting(config, MODE)
+    fetches_singly = setting(config, "algorithm.filter_groups.enable") or "async" in str(
+        setting(config, MODE)
+    )
     if is_count(fetched) and prompts % fetched and not fetches_singly:
         why = f"verl fetches so many prompts at a time, and a step has {prompts}"
         yield Problem("data.gen_batch_size", fetched, Line("data.gen_batch_size=null"), why)
@@ -229,11 +231,11 @@ def _advise_sizes(config: DictConfig) -> Iterator[Problem]:
         return
     of_step = -(-prompts // parts_of_step(config)[1] // mini_batch) * rows  # verl fills mini-batches up
     has_reference = setting(config, "algorithm.use_kl_in_reward") or setting(config, f"{ACTOR}.use_kl_loss")
-    for section, kind, of_all in (
-        (ACTOR, "ppo_", rows),
-        (ROLLOUT, "log_prob_", of_step),
-        *([("actor_rollout_ref.ref", "log_prob_", of_step)] if has_reference else []),
-    ):
+    passes = {ROLLOUT: not setting(config, BYPASS), "actor_rollout_ref.ref": has_reference}
+    if setting(config, ESTIMATOR) == "gae":
+        passes = {}  # verl fills a step up to the critic's mini-batches, too
+    of_passes = [(section, "log_prob_", of_step) for section, is_made in passes.items() if is_made]
+    for section, kind, of_all in ((ACTOR, "ppo_", rows), *of_passes):
         key, of_rank = f"{section}.{kind}micro_batch_size_per_gpu", of_all // ranks
         size, is_dynamic = setting(config, key), f"{section}.{kind.removeprefix('ppo_')}use_dynamic_bsz"
         if is_count(size) and of_rank % size and not setting(config, is_dynamic):

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.catalogue import PRESETS
+from grpo_verl_ext.catalogue.verls import asks_model_alone
 from grpo_verl_ext.tasks import folders
 from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.utils.console import say
@@ -143,12 +144,9 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
 
 def _advise_rows(config: DictConfig) -> Iterator[Problem]:
     """Warn of data with fewer prompts than a step takes, and without columns that verl reads in each row."""
-    reward, prompt = config.reward, str(setting(config, "data.prompt_key"))
-    is_by_model = setting(reward, "reward_model.enable") and not setting(
-        reward, "custom_reward_function.path"
-    )
-    is_verls = reward.reward_manager.source == "register" and reward.reward_manager.name != REWARD_MANAGER
-    of_reward = ("data_source", "reward_model") if is_verls and not is_by_model else ()
+    manager, prompt = config.reward.reward_manager, str(setting(config, "data.prompt_key"))
+    is_verls = manager.source == "register" and manager.name != REWARD_MANAGER
+    of_reward = ("data_source", "reward_model") if is_verls and not asks_model_alone(config) else ()
     is_own = (config.data.get("custom_cls") or {}).get("path")
     for key in ("data.train_files", "data.val_files"):
         files, rows = [Path(os.path.expanduser(each)) for each in _names(config, key)], 0

@@ -209,13 +209,14 @@ def test_sizes_that_do_not_divide(config: Config, changes: dict[str, object], sa
 
 def test_sizes_of_passes_and_of_fetches(config: Config) -> None:
     rollout = "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"
-    (message,) = advice(config(**SIZES, **{rollout: 48}), "sizes")
+    assert advice(config(**SIZES, **{rollout: 48}), "sizes") == []  # a critic may have other mini-batches
+    (message,) = advice(config(**SIZES, **{rollout: 48}, algorithm__adv_estimator="grpo"), "sizes")
     assert "a rank has 64 responses; valid is a divisor of 64" in message
     fetched = {"data__gen_batch_size": 36}
     (message,) = advice(config(**SIZES, **fetched), "sizes")
     assert "so many prompts at a time, and a step has 96. Type: data.gen_batch_size=null" in message
     by_filter = {"algorithm__filter_groups": {"enable": True}}
-    for singly in ({"trainer__v1__trainer_mode": "colocate_async"}, by_filter):
+    for singly in ({"trainer__v1__trainer_mode": "colocate_async"}, by_filter, {"trainer__val_only": True}):
         assert advice(config(**SIZES, **fetched, **singly), "sizes") == []
 
 
