@@ -213,7 +213,6 @@ def test_several_rewards_are_normalised_each() -> None:
 
 
 def test_weights_of_rewards_are_as_exact_as_the_rewards() -> None:
-    """0.1 and 0.7 have no exact fp32."""
     log_prob = torch.zeros(6, 1, dtype=torch.float64, requires_grad=True)
     rewards = np.random.default_rng(0).normal(size=(6, 2))
     given = {"rewards": rewards, "groups": [0, 0, 0, 1, 1, 1], "reward_weights": [0.1, 0.7]}
@@ -235,7 +234,6 @@ OF_ALL = ("clip_cov", "kl_cov")  # which compare a token with the whole mini-bat
     "name", sorted({*NAMES} - {*OF_ALL, "bnpo"})
 )  # BNPO depends on the cut by definition
 def test_losses_of_parts_add_up_to_that_of_the_mini_batch(name: str) -> None:
-    """Prompts of different lengths, and parts of one and of three of them."""
     batch, function = ragged_batch(torch.float64), getattr(losses, name)
     columns = (batch.log_prob, batch.old_log_prob, batch.response_mask, batch.advantages)
     counts = (int(batch.response_mask.sum()), 16, 4)
@@ -336,7 +334,6 @@ def test_a_new_record_has_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"gvpo"}))
 def test_weights_of_tokens_are_constants(name: str) -> None:
-    """Though a caller may have computed them of the policy's log-probs."""
     advantages, found = torch.tensor([[0.5, 0.5], [-0.5, 0.0]]), []
     for is_constant in (True, False):
         log_prob = LOG_PROB.clone().requires_grad_()

@@ -84,7 +84,6 @@ def test_what_does_not_fit_is_named(read, override: str, message: str) -> None:
 
 
 def test_a_few_aliases_that_make_many_values_are_refused(read) -> None:
-    """Ten of ten of ten …: 10⁸ values."""
     lists = [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 10 if i else '0123456789')}]" for i in range(8)]
     with pytest.raises(WrongError, match=r"\*aliases make more than 100000 values of it\. Remove some$"):
         read("\n".join(["anything:", *lists]))
