@@ -9,16 +9,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import SystemRandom
 
 from ray.job_submission import JobSubmissionClient
 
 from grpo_verl_ext.runs.child_process import MARK, end_leftovers
 
 RAY = str(Path(sys.executable).with_name("ray"))
-
 
 # Ray would ask for a token where a Ray of this user has ever left one, and start a process for each CPU.
 QUIET = {"RAY_AUTH_MODE": "disabled", "RAY_prestart_worker_first_driver": "0"}
@@ -89,12 +89,12 @@ def _size(node: Node) -> list[str]:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens at, all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that nobody listens at, all different, and none that Linux gives to a connection meanwhile."""
+    ports: list[int] = []
+    for port in SystemRandom().sample(range(20_000, 32_768), 10 * number):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+    return ports[:number]
 
 
 def _wait_for_jobs_api(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
