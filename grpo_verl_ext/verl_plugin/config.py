@@ -138,6 +138,11 @@ class Options(Section):
     stored_responses: _StoredResponsesOptions | None = option(
         None, "responses to train on beside sampled ones"
     )
+    shared_prompts: bool = option(
+        False,
+        "a prompt is computed once for its responses, and logits for response tokens alone, in all passes of "
+        "actor and reference; the same log-probs and gradient but for rounding",
+    )
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
     watch: bool = option(
         True,

@@ -44,7 +44,7 @@ class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         worker = self.worker_with_parts(self.config)
-        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
+        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef, Role.RefPolicy):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(worker)
 

@@ -81,7 +81,10 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
             if not self._told_of_misfit:
                 _tell(plan)
             self._told_of_misfit = True
-        self._plan_of_batch = plan
+        self._plan_of_batch, n = plan, actor_rollout.rollout.n
+        shares = Options.from_config(self.config.algorithm).shared_prompts and not capacity % (n * dp_size)
+        if shares and plan.source is StatisticSource.FORWARD_PASS and dp_size > 1 and largest_group <= n:
+            plan = Plan(StatisticSource.MICRO_BATCH, n, "")  # rows share their prompt on one rank
         units = plan.whole_groups(prompt_ids(batch))
         multiple = math.lcm(capacity, self._get_required_batch_multiple(dp_size))
         size = math.ceil(len(units) * plan.unit / multiple) * multiple

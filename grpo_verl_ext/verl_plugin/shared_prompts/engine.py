@@ -1,0 +1,175 @@
+"""verl's FSDP engine of a language model, computing only what the loss reads.
+
+Log-probs and entropies are those of verl's own pass but for rounding. A model of which that is not true, by
+a sliding window or a layer that is no attention, is refused: before a row that is longer than any before,
+both passes compute it and are compared.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine.fsdp import transformer_impl
+from verl.workers.utils.padding import response_from_nested
+from wrapt import wrap_function_wrapper
+
+from grpo_verl_ext.verl_plugin.shared_prompts.attention import name_of
+from grpo_verl_ext.verl_plugin.shared_prompts.layout import fed_rows, layout_of
+from grpo_verl_ext.verl_plugin.shared_prompts.log_probs import by_rows, log_probs
+from grpo_verl_ext.verl_plugin.shared_prompts.micro_batches import cut, largest_over_ranks
+
+_OFF = "Type: algorithm.grpo_ext.shared_prompts=false"
+_MARK = "grpo_ext_shared_prompts"
+"""Key of a batch whose micro-batches are cut by fed tokens."""
+_TOLERANCE = {True: 1e-5, False: 0.1}
+"""Largest difference to verl's log-probs, relative where they are below −1: in single precision, in half."""
+
+
+class SharedPromptsEngine:
+    """What is computed otherwise, mixed in before verl's FSDPEngineWithLMHead."""
+
+    _model: Any
+    _attention: str
+    """The configured attention function."""
+    _is_verls = False
+    """Whether the pass at hand is verl's own."""
+    _longest = 0
+    """Tokens of the longest row of which both passes were compared."""
+
+    def _build_module(self) -> Any:
+        self._model = super()._build_module()  # type: ignore[misc]  # verl's engine is next
+        self._attention = self._model.config._attn_implementation
+        ours = name_of(self._attention)
+        self._model.set_attn_implementation(ours)
+        keeps = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        if not keeps or self._model.config._attn_implementation != ours:
+            name = type(self._model).__name__
+            missing = "attention function can be set" if keeps else "logits can be left out"
+            raise ValueError(f"shared prompts need a model whose {missing}, and {name} is none. {_OFF}")
+        return self._model
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: Callable[..., Any] | None, forward_only: bool = False
+    ) -> Any:
+        """Compare both passes where a row is longer than before, then run verl's loop over micro-batches."""
+        self._compare(data)
+        tu.assign_non_tensor(data, **{_MARK: True})
+        return super().forward_backward_batch(data, loss_function, forward_only)  # type: ignore[misc]
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
+        """Return the fed tokens, what they attend to, and whose logits are needed."""
+        if self._is_verls:
+            return super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
+        ids, positions = micro_batch["input_ids"], micro_batch["position_ids"]
+        if positions.dim() != ids.dim() or isinstance(micro_batch["temperature"], Tensor):
+            raise ValueError(f"shared prompts know no images and no temperature of a row. {_OFF}")
+        at = layout_of(micro_batch["prompts"], micro_batch["responses"])
+        inputs = {
+            "input_ids": ids.values()[at.source][None],
+            "attention_mask": None,
+            "position_ids": positions.values()[at.source][None],
+            "logits_to_keep": at.kept,
+            "shared_prompts": at,
+        }
+        return inputs, {"layout": at}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, *rest: Any, **more: Any
+    ) -> dict[str, Tensor]:
+        """Return log-probs and entropies of the response tokens, where verl looks for them; elsewhere 0."""
+        if self._is_verls:
+            found = super().prepare_model_outputs(output, output_args, micro_batch, *rest, **more)  # type: ignore[misc]
+            return dict(found)
+        at, config, ids = output_args["layout"], self.engine_config, micro_batch["input_ids"]  # type: ignore[attr-defined]
+        logits = output.logits[0]
+        if micro_batch["temperature"] != 1:
+            # Rounded as verl does.
+            logits = logits / torch.tensor(micro_batch["temperature"], dtype=torch.float32).clamp(
+                min=1e-8
+            ).to(logits)
+        values = {"log_probs": log_probs(logits, at.logits_of, ids.values()[at.token])}
+        if tu.get(micro_batch, key="calculate_entropy", default=False):
+            entropy = self.compute_entropy_from_logits  # type: ignore[attr-defined]
+            if config.entropy_checkpointing:
+                entropy = partial(checkpoint, entropy, use_reentrant=False)
+            values["entropy"] = by_rows(entropy, logits)[at.logits_of]
+        zeros = torch.zeros_like(ids.values(), dtype=torch.float32)
+        rows = {
+            # A token's value stands one place before it.
+            name: zeros.to(each).index_put((at.token - 1,), each)
+            for name, each in values.items()
+        }
+        return {
+            name: torch.nested.nested_tensor_from_jagged(each, ids.offsets()) for name, each in rows.items()
+        }
+
+    @torch.no_grad()
+    def _compare(self, data: TensorDict) -> None:
+        """Raise ValueError where verl's pass has other log-probs for the longest row and one beside it."""
+        lengths = (data["prompts"].offsets().diff() + data["responses"].offsets().diff()).tolist()
+        longest = largest_over_ranks([max(lengths)], self.get_data_parallel_group())[0]  # type: ignore[attr-defined]
+        if longest <= self._longest:
+            return
+        self._longest = longest
+        fed = fed_rows(data["prompts"], data["responses"])
+        first = max(range(len(fed)), key=lambda row: lengths[row])
+        beside = sorted(
+            {*range(len(fed))} - {first},
+            key=lambda row: (fed[row][0] == fed[first][0], fed[row] != fed[first], lengths[row]),
+        )
+        rows = [first, *beside[-1:]]
+        ours = self._log_probs(data, rows)
+        with self._verls_pass():
+            verls = torch.cat([self._log_probs(data, [row]) for row in rows])
+        apart = ((ours - verls).abs() / verls.abs().clamp(min=1)).nan_to_num(torch.inf)
+        dtypes = (self._model.dtype, self._autocast_dtype)  # type: ignore[attr-defined]
+        allowed = _TOLERANCE[all(torch.finfo(each).bits >= 32 for each in dtypes)]
+        if len(apart) and apart.max() > allowed:
+            raise ValueError(
+                f"shared prompts change log-probs of {type(self._model).__name__} by up to {apart.max():.2g} "
+                f"in rows of up to {longest} tokens, where rounding explains {allowed:g}. {_OFF}"
+            )
+
+    def _log_probs(self, data: TensorDict, rows: list[int]) -> Tensor:
+        """Return the log-probs of the response tokens of some rows by one pass."""
+        sample = tu.index_select_tensor_dict(data, rows)
+        tu.assign_non_tensor(sample, calculate_entropy=False)
+        _, found = self.forward_step(sample, loss_function=None, forward_only=True)  # type: ignore[attr-defined]
+        values: Tensor = response_from_nested(
+            found["model_output"]["log_probs"].cpu(), sample["responses"].cpu()
+        ).values()
+        return values
+
+    @contextmanager
+    def _verls_pass(self) -> Iterator[None]:
+        self._is_verls = True
+        self._model.set_attn_implementation(self._attention)
+        try:
+            yield
+        finally:
+            self._model.set_attn_implementation(name_of(self._attention))
+            self._is_verls = False
+
+
+def share_prompts(engine: Any) -> None:
+    """Make an engine of verl, not yet initialised, one that computes only what the loss reads."""
+    kind = type(engine)
+    engine.__class__ = type(kind.__name__, (SharedPromptsEngine, kind), {})
+
+
+def _prepare_micro_batches(verls: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
+    data = kwargs["data"]
+    if tu.get(data, key=_MARK, default=False) and tu.get(data, key="use_dynamic_bsz", default=True):
+        return cut(data, kwargs["dp_group"])
+    return verls(*args, **kwargs)
+
+
+# verl's engine has no hook here; it counts n · (P + R) tokens for a prompt and parts its rows.
+wrap_function_wrapper(transformer_impl, "prepare_micro_batches", _prepare_micro_batches)
