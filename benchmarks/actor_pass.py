@@ -139,7 +139,7 @@ def make_engine(model: str, shared: bool) -> Any:
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
 
-    from grpo_verl_ext.verl_plugin.shared_prompts.worker import sharing_prompts
+    from grpo_verl_ext.verl_plugin.shared_prompts.engine import sharing_prompts
 
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:

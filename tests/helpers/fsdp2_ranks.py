@@ -174,7 +174,7 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
         checkpoint_config=CheckpointConfig(),
     )
     if variant["worker"] == "shared prompts":
-        from grpo_verl_ext.verl_plugin.shared_prompts.worker import sharing_prompts
+        from grpo_verl_ext.verl_plugin.shared_prompts.engine import sharing_prompts
 
         return sharing_prompts(GroupTrainingWorker)(config)
     workers = {"ours": GroupTrainingWorker, "no drift": WithoutDrift, "verl": TrainingWorker}

@@ -74,5 +74,5 @@ _SHARED_PROMPTS = Feature(
         ),
     ),
     checks={"shared-prompts-model": _check_model},
-    worker=f"{__package__}.worker:SharedPromptsWorkerMixin",
+    worker=f"{__package__}.engine:SharedPromptsWorkerMixin",
 )

@@ -16,13 +16,13 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import logprobs_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.utils.padding import response_from_nested
 from wrapt import wrap_function_wrapper
 
 from grpo_verl_ext.verl_plugin.shared_prompts.attention import name_of
 from grpo_verl_ext.verl_plugin.shared_prompts.layout import fed_rows, layout_of
-from grpo_verl_ext.verl_plugin.shared_prompts.log_probs import by_rows, log_probs
 from grpo_verl_ext.verl_plugin.shared_prompts.micro_batches import cut, largest_over_ranks
 
 _OFF = "Type: algorithm.grpo_ext.shared_prompts=false"
@@ -94,12 +94,17 @@ class SharedPromptsEngine:
             logits = logits / torch.tensor(micro_batch["temperature"], dtype=torch.float32).clamp(
                 min=1e-8
             ).to(logits)
-        values = {"log_probs": log_probs(logits, at.logits_of, ids.values()[at.token])}
+        label = ids.values()[at.token]
+        if torch.finfo(logits.dtype).bits < 32:
+            values = {"log_probs": logprobs_from_logits(logits=logits[at.logits_of], labels=label)}
+        else:  # without a copy of a row for each response that reads it
+            values = {"log_probs": logits[at.logits_of, label] - logits.logsumexp(-1)[at.logits_of]}
         if tu.get(micro_batch, key="calculate_entropy", default=False):
             entropy = self.compute_entropy_from_logits  # type: ignore[attr-defined]
             if config.entropy_checkpointing:
                 entropy = partial(checkpoint, entropy, use_reentrant=False)
-            values["entropy"] = by_rows(entropy, logits)[at.logits_of]
+            # Few rows at a time, which no value depends on: verl's copies each row several times.
+            values["entropy"] = torch.cat([entropy(rows) for rows in logits.split(64)])[at.logits_of]
         zeros = torch.zeros_like(ids.values(), dtype=torch.float32)
         rows = {
             # A token's value stands one place before it.
@@ -158,10 +163,28 @@ class SharedPromptsEngine:
             self._is_verls = False
 
 
-def share_prompts(engine: Any) -> None:
-    """Make an engine of verl, not yet initialised, one that computes only what the loss reads."""
-    kind = type(engine)
-    engine.__class__ = type(kind.__name__, (SharedPromptsEngine, kind), {})
+def sharing_prompts(worker: Any) -> Any:
+    """Return verl's TrainingWorker, or a class on it, whose engine computes only what the loss reads."""
+
+    class Sharing(worker):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            kind = type(self.engine)  # which has not built its model yet
+            self.engine.__class__ = type(kind.__name__, (SharedPromptsEngine, kind), {})
+
+    return Sharing
+
+
+class SharedPromptsWorkerMixin:
+    """Chooses the engines of actor and reference, mixed in before verl's ActorRolloutRefWorker."""
+
+    actor_worker_cls: Any
+    ref_worker_cls: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.actor_worker_cls = sharing_prompts(self.actor_worker_cls)
+        self.ref_worker_cls = sharing_prompts(self.ref_worker_cls)
 
 
 def _prepare_micro_batches(verls: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
