@@ -1,7 +1,5 @@
 """Find problems in a training's configuration without starting it, print them, and correct its command."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -5,8 +5,6 @@ complete or not at all, and returns results for ``manifest.json``, which is rewr
 them. A part that the manifest has is not run again.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import random
@@ -137,7 +135,7 @@ class IterateManifest(Document):
     format: Literal[2] = 2
 
     @classmethod
-    def read(cls, folder: Path, settings: dict[str, Any]) -> IterateManifest:
+    def read(cls, folder: Path, settings: dict[str, Any]) -> "IterateManifest":
         """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
 
         Only ``rounds`` may differ, and until a round has trained a reward model, how TRL trains it.

@@ -28,21 +28,9 @@ from grpo_verl_ext.catalogue.requires import (
     runs_v1,
 )
 from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Finding, Line
-from grpo_verl_ext.utils.keys import (
-    ACTOR,
-    AGENT_LOOP,
-    BYPASS,
-    CORRECTION,
-    DISTILLATION,
-    ESTIMATOR,
-    LOSS,
-    MODE,
-    POLICY_LOSS,
-    ROLLOUT,
-    SECTION,
-    setting,
-)
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, ESTIMATOR, MODE, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
@@ -50,13 +38,12 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 
 _STRATEGY = f"{ACTOR}.strategy"
 _ONE_UPDATE = (f"{ACTOR}.ppo_epochs=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
-_FILTER = "algorithm.filter_groups.enable"
 _BYPASS_LOSS = "bypass_mode"
 """verl's loss that applies weights and rejection in bypass mode itself."""
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _BUFFER = PUNISHES.removesuffix(".enable")
 _BUDGET = "reward.reward_kwargs.max_resp_len"
-
+_TASK_REWARDS = f"{keys.DISTILLATION}.use_task_rewards"
 
 _IS_OURS = Where("the estimator is this package's", lambda config: catalogue.estimator_of(config) is not None)
 
@@ -69,20 +56,16 @@ def _distils(config: DictConfig) -> bool:
 
 def _by_verls_loss(name: str) -> In:
     """Return the row of weights or rejection, which in bypass mode verl's own loss alone applies."""
-    key = f"{CORRECTION}.{name}"
+    key, of_loss = f"{CORRECTION}.{name}", f"{keys.POLICY_LOSS}.rollout_correction.{name}"
 
-    of_loss = f"{POLICY_LOSS}.rollout_correction.{name}"
-    when = Where(
-        "bypass mode has another loss than verl's of that name, or that one does something else",
-        lambda config: (
-            setting(config, BYPASS)
-            and not (
-                setting(config, LOSS) == _BYPASS_LOSS and setting(config, of_loss) == setting(config, key)
-            )
-        ),
-    )
-    why = f"is applied by verl's loss {_BYPASS_LOSS} alone, as its {POLICY_LOSS}.rollout_correction says"
-    return Null(key, why, refuse=True, when=when, line=Line(f"{key}=null", more=f", or {BYPASS}=false"))
+    def is_lost(config: DictConfig) -> bool:
+        is_same = setting(config, of_loss) == setting(config, key)
+        return setting(config, BYPASS) and not (is_same and setting(config, keys.LOSS) == _BYPASS_LOSS)
+
+    line = Line(f"{key}=null", more=f", or {BYPASS}=false")
+    words = "bypass mode has another loss than verl's of that name, or that one does something else"
+    why = f"is applied by verl's loss {_BYPASS_LOSS} alone, as its {keys.POLICY_LOSS}.rollout_correction says"
+    return Null(key, why, refuse=True, when=Where(words, is_lost), line=line)
 
 
 _STATISTIC = refused(
@@ -100,17 +83,17 @@ _STATISTIC = refused(
         when=If(MODE, OUR_MODES),
     ),
     NoneWith(
-        f"{DISTILLATION}.loss_mode",
+        f"{keys.DISTILLATION}.loss_mode",
         "forward_kl_topk",
         "has verl call the loss for the logits, too, where nothing is known of other responses",
         when=Where(
             "verl may distil by top tokens, beside the algorithm",
             lambda config: (
                 setting(config, "distillation.enabled")
-                and not (_distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True))
+                and not (_distils(config) and not setting(config, _TASK_REWARDS, True))
             ),
         ),
-        line=Line(f"{DISTILLATION}.loss_mode=k3"),
+        line=Line(f"{keys.DISTILLATION}.loss_mode=k3"),
     ),
 )
 """What a loss that needs a statistic of the mini-batch was tested with."""
@@ -158,7 +141,7 @@ _SHARED = (
         "distillation",
         catalogue.knows,
         In(
-            f"{DISTILLATION}.use_task_rewards",
+            _TASK_REWARDS,
             (True, None),
             "makes the distillation the whole loss: the algorithm does nothing",
             refuse=True,
@@ -171,15 +154,15 @@ _SHARED = (
                 "verl's distillation loss counts beside the algorithm's",
                 lambda config: (
                     _distils(config)
-                    and setting(config, f"{DISTILLATION}.distillation_loss_coef", True)
-                    and setting(config, f"{DISTILLATION}.use_task_rewards", True)
+                    and setting(config, f"{keys.DISTILLATION}.distillation_loss_coef", True)
+                    and setting(config, _TASK_REWARDS, True)
                 ),
             ),
         ),
     ),
     _shared(
         "dynamic-sampling",
-        If(_FILTER),
+        If(keys.FILTER),
         Trainer(
             (*OUR_MODES, *VERLS_MODES),
             "reads no algorithm.filter_groups: every prompt would be trained on",
@@ -190,13 +173,13 @@ _SHARED = (
             f"{_SAMPLER}.path",
             "is left the dynamic sampling by verl, and need not read algorithm.filter_groups",
             when=If(f"{_SAMPLER}.name"),
-            line=Line(f"{_SAMPLER}.path=null", more=f", or {_FILTER}=false"),
+            line=Line(f"{_SAMPLER}.path=null", more=f", or {keys.FILTER}=false"),
         ),
     ),
     _shared(
         "batch-scale",
         If(f"{SECTION}.scale_rewards", ("batch",)),
-        Off(_FILTER, "changes the batch by whose standard deviation advantages are divided"),
+        Off(keys.FILTER, "changes the batch by whose standard deviation advantages are divided"),
     ),
     _shared(
         "mask-truncated",
@@ -232,24 +215,20 @@ _SHARED = (
                 lambda config: (
                     setting(config, f"{ROLLOUT}.name") == "vllm"
                     and runs_v1(config)
-                    and setting(config, AGENT_LOOP) in (*AGENT_LOOPS, *AGENT_LOOPS.values())
+                    and setting(config, keys.AGENT_LOOP) in (*AGENT_LOOPS, *AGENT_LOOPS.values())
                     and setting(config, f"{SECTION}.seed_requests") is None
                 ),
             ),
         ),
-        In(
-            f"{ROLLOUT}.top_k",
-            (-1,),
-            "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
-            refuse=True,
-            when=If(f"{ROLLOUT}.top_k", (1,)),
-        ),
-        In(
-            f"{ROLLOUT}.temperature",
-            (1,),
-            "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
-            refuse=True,
-            when=If(f"{ROLLOUT}.temperature", (0,)),
+        *(
+            In(
+                f"{ROLLOUT}.{name}",
+                (usual,),
+                "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
+                refuse=True,
+                when=If(f"{ROLLOUT}.{name}", (greedy,)),
+            )
+            for name, usual, greedy in (("top_k", -1, 1), ("temperature", 1, 0))
         ),
     ),
     _shared(
@@ -312,5 +291,4 @@ def untested(config: DictConfig) -> Iterator[Finding]:
         if record is not None:
             name, rows = _of_record(record)
             asked.append((name, tuple(row for row in rows if is_known or not row.refuse)))
-    found = (row.unmet(name, config) for name, rows in asked for row in rows)
-    yield from (each for each in found if each is not None)
+    yield from filter(None, (row.unmet(name, config) for name, rows in asked for row in rows))

@@ -1,7 +1,5 @@
 """Start verl's trainer in a folder of its own, resume it, and quote values for its command line."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -31,8 +29,6 @@ TRAINER = ("-m", "verl.trainer.main_ppo")
 """Arguments with which Python starts verl's trainer."""
 METRICS_FILE = "VERL_FILE_LOGGER_PATH"
 """Environment variable with the path to which verl's file logger writes."""
-_RAY_ENDS_WITHIN = 20.0
-"""Seconds that Ray's processes may take to end after their driver; agents of a killed one need a minute."""
 
 
 @dataclass
@@ -125,7 +121,7 @@ class VerlRun:
                 while_running=lambda: on_metrics(self.metrics()),
             )
         finally:
-            end_leftovers(mark, patience=_RAY_ENDS_WITHIN)
+            end_leftovers(mark, patience=20)  # agents of a Ray whose driver was killed need a minute
         self.check_ended(log)
 
     def choose_checkpoint(self, attempt: str) -> None:

@@ -4,8 +4,6 @@ A folder is made complete or not at all, and is used only if nothing in it has c
 nor transformers, so that the check before a run costs milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Colours, marks and file output of all figures."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ often fails although it knows the answer, and a policy gradient improves it with
 was only trained for too short a time improves far more slowly.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -155,8 +153,6 @@ def accuracy(
 
 
 _COLDEST, _HOTTEST = 0.4, 2.5
-_CLOSE_ENOUGH = 0.01
-_TRIALS = 8
 
 
 def standardise(
@@ -169,10 +165,10 @@ def standardise(
     """
     low, high = math.log(_COLDEST), math.log(_HOTTEST)
     how = {"n": n, "max_response_tokens": max_response_tokens, "seed": 1, "samples": 2}
-    for _ in range(_TRIALS):
+    for _ in range(8):
         middle = (low + high) / 2
         share = accuracy(model_folder, test_file, temperature=math.exp(middle), **how)
-        if abs(share - wanted) <= _CLOSE_ENOUGH:
+        if abs(share - wanted) <= 0.01:
             break
         low, high = (middle, high) if share > wanted else (low, middle)
     model: Qwen2ForCausalLM = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)

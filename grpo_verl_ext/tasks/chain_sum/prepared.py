@@ -3,8 +3,6 @@
 Imports neither torch nor transformers, so that the check before a run costs milliseconds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

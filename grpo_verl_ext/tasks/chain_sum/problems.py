@@ -3,8 +3,6 @@
 The same seed always gives the same problems.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Sequence
