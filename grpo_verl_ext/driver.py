@@ -62,10 +62,7 @@ def _patch(name: str, module: Any) -> None:
 
 
 def _prepare_training(config: DictConfig) -> None:
-    """Prepare a training once if it uses the package, and leave every other as it is.
-
-    Where only a report is asked for, print it and end the process with its status, or 2 if that fails.
-    """
+    """Prepare a training once if it uses the package; where only a report is asked for, print it and exit."""
     from grpo_verl_ext.verl_plugin import usage
 
     if (asked := os.environ.get(_CHECK_VARIABLE, "")) not in ("", "0"):
@@ -136,10 +133,7 @@ def _settle_ray(config: DictConfig) -> WhichRay:
 
 
 def _refuse_or_warn(config: DictConfig) -> None:
-    """Print the warnings and exit with the first error, or note in its folder what the training is.
-
-    Only a replaced preset's warning precedes an error.
-    """
+    """Print the warnings and exit with the first error, or note in its folder what the training is."""
     from grpo_verl_ext import preflight
     from grpo_verl_ext.preflight.environment import note_training
 

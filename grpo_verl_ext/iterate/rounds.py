@@ -182,9 +182,9 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     n new ones are joined by n · share / (1 − share), drawn without replacement, or by all that there are.
     """
     reward, run = this.settings.reward_model, this.run()
-    every = {step: run.rollouts / f"{step}.jsonl" for step in range(1, run.steps + 1)}
+    steps = range(1, run.steps + 1)
     # A file is missing where a training was killed between its checkpoint and its dump.
-    files = {step: file for step, file in every.items() if file.is_file()}
+    files = {step: file for step in steps if (file := run.rollouts / f"{step}.jsonl").is_file()}
     if not files:
         seen = f"{run.rollouts} has no rollouts of steps 1 … {run.steps}"
         raise IterateError(f"{seen}; was trainer.rollout_data_dir overridden?")
@@ -202,7 +202,7 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     write_examples(this.held_out_pairs, held_out)
     write_examples(this.mixture, [*train, *replay])
     counts = {"pairs": len(train), "replayed": len(replay), "held_out": len(held_out)}
-    missing = sorted(every.keys() - files.keys())
+    missing = [step for step in steps if step not in files]
     return {"responses": len(responses), "steps_without_rollouts": missing, **counts}
 
 

@@ -121,6 +121,3 @@ def _silenced(config: DictConfig) -> list[str]:
         why, fix = f"{unknown[0]!r} is not the name of a check", Line(f"{_SILENCE}=[]")
         raise SettingError(_SILENCE, given, why=why, valid=valid, fix=fix)
     return [str(each) for each in given]
-
-
-__all__ = ["ADVICE", "CHECKS", "check_training", "findings"]

@@ -181,7 +181,6 @@ def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Findi
         promise = _weights(Training(papers) if probe.others else training, rollout, algorithm)
     except SettingError:  # an option outside of its range, of which another check speaks
         return
-
     if (away := _distance(found, promise)) <= TOLERANCE:
         return
     seen = (

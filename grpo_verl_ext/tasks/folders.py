@@ -79,10 +79,9 @@ class PreparedFolder:
                 with appearing(self.path) as unfinished:
                     layout = {} if self.format is None else {"format": self.format}
                     manifest = {"settings": dict(settings), **layout, **build(unfinished)}
-                    files = sorted(path for path in unfinished.rglob("*") if path.is_file())
-                    manifest["sha256"] = {
-                        path.relative_to(unfinished).as_posix(): sha256(path) for path in files
-                    }
+                    files = sorted(each for each in unfinished.rglob("*") if each.is_file())
+                    names = [each.relative_to(unfinished).as_posix() for each in files]
+                    manifest["sha256"] = dict(zip(names, map(sha256, files), strict=True))
                     text = json.dumps(manifest, indent=2) + "\n"
                     (unfinished / _MANIFEST).write_text(text, encoding="utf-8")
             except BaseException:
