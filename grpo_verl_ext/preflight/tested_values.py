@@ -8,25 +8,9 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ESTIMATORS, ON_FSDP2, STATISTIC_ENGINES, Estimator, Loss
+from grpo_verl_ext.catalogue import ESTIMATORS, ON_FSDP2, STATISTIC_ENGINES, Estimator, Loss, requires
 from grpo_verl_ext.catalogue.gvpo import ANCHOR, ANCHORS
-from grpo_verl_ext.catalogue.requires import (
-    OUR_MODES,
-    VERLS_MODES,
-    AtLeast,
-    AtMost,
-    Condition,
-    If,
-    In,
-    NoneWith,
-    Null,
-    Off,
-    Same,
-    Trainer,
-    Where,
-    refused,
-    runs_v1,
-)
+from grpo_verl_ext.catalogue.requires import AtLeast, If, In, NoneWith, Null, Off, Trainer, Where, refused
 from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Finding, Line
@@ -69,7 +53,7 @@ def _by_verls_loss(name: str) -> In:
 
 
 _STATISTIC = refused(
-    Trainer(OUR_MODES, "does not tell the loss of other responses in the mini-batch"),
+    Trainer(requires.OUR_MODES, "does not tell the loss of other responses in the mini-batch"),
     In(
         _STRATEGY,
         STATISTIC_ENGINES,
@@ -80,7 +64,7 @@ _STATISTIC = refused(
     Off(
         f"{ACTOR}.shuffle",
         "has each rank shuffle the rows that one optimizer step needs together",
-        when=If(MODE, OUR_MODES),
+        when=If(MODE, requires.OUR_MODES),
     ),
     NoneWith(
         f"{keys.DISTILLATION}.loss_mode",
@@ -99,7 +83,7 @@ _STATISTIC = refused(
 """What a loss that needs a statistic of the mini-batch was tested with."""
 
 
-def _shared(name: str, used: Condition, *rows: In) -> Feature:
+def _shared(name: str, used: requires.Condition, *rows: In) -> Feature:
     return Feature(name=name, used=used, requires=rows)
 
 
@@ -127,7 +111,7 @@ _SHARED = (
     _shared(
         "groups",
         lambda config: catalogue.counts_prompts(catalogue.loss_of(config)),
-        Same(
+        requires.Same(
             f"{ACTOR}.rollout_n",
             f"{ROLLOUT}.n",
             "is not the number of responses, by which the loss counts the prompts",
@@ -164,7 +148,7 @@ _SHARED = (
         "dynamic-sampling",
         If(keys.FILTER),
         Trainer(
-            (*OUR_MODES, *VERLS_MODES),
+            (*requires.OUR_MODES, *requires.VERLS_MODES),
             "reads no algorithm.filter_groups: every prompt would be trained on",
             refuse=True,
             when=_IS_OURS,
@@ -214,7 +198,7 @@ _SHARED = (
                 "vLLM gets no seeds of this package, nor perhaps of a user's agent loop",
                 lambda config: (
                     setting(config, f"{ROLLOUT}.name") == "vllm"
-                    and runs_v1(config)
+                    and requires.runs_v1(config)
                     and setting(config, keys.AGENT_LOOP) in (*AGENT_LOOPS, *AGENT_LOOPS.values())
                     and setting(config, f"{SECTION}.seed_requests") is None
                 ),
@@ -248,7 +232,7 @@ _SHARED = (
     _shared(
         "critic-warmup",
         lambda config: _IS_OURS(config) and not setting(config, "critic.enable"),
-        AtMost(
+        requires.AtMost(
             "trainer.critic_warmup",
             1,
             "keeps verl from training the policy before this step, for a critic that is not there",
@@ -257,7 +241,9 @@ _SHARED = (
     ),
     _shared(
         "pf-ppo",
-        lambda config: runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config),
+        lambda config: (
+            requires.runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config)
+        ),
         Off(
             "algorithm.use_pf_ppo",
             "gives a response the advantage of another, drawn by its reward",

@@ -35,8 +35,6 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
 _VANILLA, _NORM = "vanilla", "seq-mean-token-sum-norm"
 """verl's loss that has every average, and the average that divides by ``actor.loss_scale_factor``."""
-_BESIDE = {"use_kl_loss": True, "kl_loss_coef": 0.04, "entropy_coeff": 0.01}
-"""Terms beside a loss."""
 
 COVERAGE = {
     "covered": (
@@ -141,7 +139,8 @@ def measure(
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
     for dtype, case in itertools.product(dtypes, cases):
         rollout = Rollout.synthetic(seed=seed).to(dtype)
-        alone, training = training_of(case, use_kl_loss=False, entropy_coeff=0), training_of(case, **_BESIDE)
+        alone = training_of(case, use_kl_loss=False, entropy_coeff=0)
+        training = training_of(case, use_kl_loss=True, kl_loss_coef=0.04, entropy_coeff=0.01)
         is_constant = not alone.weights(alone.rows(rollout)).any()
         rows = training.rows(rollout)
         whole = rows.value_and_gradient(training.actor)
@@ -197,8 +196,7 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
     all_ = ours + (list(measure(VERL_CASES, seed=seed)) if include_verl else [])
     passed = all(m.passed for m in ours)
     if as_json:
-        rows = [m._asdict() for m in all_]
-        content = {"passed": passed, **COVERAGE, "measurements": rows}
+        content = {"passed": passed, **COVERAGE, "measurements": [m._asdict() for m in all_]}
         print(numbers_as_text(content), end="")
         return passed
     loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning

@@ -17,15 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AddedToken,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2Tokenizer,
-)
+import transformers
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grpo_verl_ext.rewards.rules import TAGS, correctness
@@ -60,13 +53,14 @@ def build_tokenizer() -> Qwen2Tokenizer:
         chat_template=_CHAT_TEMPLATE,
     )
     # Not special, so that they stay in a text decoded without special tokens.
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in ("user", "assistant", *TAGS)])
+    words = ("user", "assistant", *TAGS)
+    tokenizer.add_tokens([transformers.AddedToken(word, normalized=False) for word in words])
     return tokenizer
 
 
 def build_model(settings: TaskSettings, tokenizer: Qwen2Tokenizer, *, seed: int) -> Qwen2ForCausalLM:
     """Return a float32 model with random weights by ``seed``, without changing torch's random state."""
-    config = Qwen2Config(
+    config = transformers.Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=settings.width,
         intermediate_size=settings.feed_forward,
@@ -86,7 +80,7 @@ def build_model(settings: TaskSettings, tokenizer: Qwen2Tokenizer, *, seed: int)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
-    model.generation_config = GenerationConfig(
+    model.generation_config = transformers.GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
     )
     return model
@@ -143,7 +137,7 @@ def accuracy(
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
     rows *= samples
-    tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     how: dict[str, Any] = {"temperature": temperature, "max_response_tokens": max_response_tokens}
     tokens = sample(model, tokenizer, [row["prompt"] for row in rows], **how, seed=seed)

@@ -14,14 +14,9 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 
 import grpo_verl_ext
+from grpo_verl_ext.tasks.chain_sum import model as starting_model
 from grpo_verl_ext.tasks.chain_sum import prepared, problems
-from grpo_verl_ext.tasks.chain_sum.model import (
-    accuracy,
-    build_model,
-    build_tokenizer,
-    standardise,
-    warm_start,
-)
+from grpo_verl_ext.tasks.chain_sum.model import accuracy, build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome, write_rows
 from grpo_verl_ext.utils.console import make_console
@@ -57,7 +52,11 @@ def prepare_chain_sum(
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
         how = {"n": of.test_problems, "max_response_tokens": of.max_response_tokens}
-        temperature = standardise(saved, folder / TEST, wanted=_SAMPLED, **how) if of.standardise else 1.0
+        temperature = (
+            starting_model.standardise(saved, folder / TEST, wanted=_SAMPLED, **how)
+            if of.standardise
+            else 1.0
+        )
         measured = partial(accuracy, saved, folder / TEST, **how)
         versions = {each.__name__: each.__version__ for each in (torch, transformers, grpo_verl_ext)}
         return {
