@@ -55,9 +55,7 @@ def keys(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("check", "line", "wanted", "gone"), MISTAKES)
-def test_a_first_mistake_gives_a_command_that_passes(
-    whole: list[str], check: str, line: str, wanted: str, gone: str
-) -> None:
+def test_a_first_mistake_gives_a_command_that_passes(whole, check, line, wanted, gone) -> None:
     typed = line.split()
     words = [each for each in whole if each.partition("=")[0] not in keys(typed)] + typed
     corrected, mended, left = correct(words)

@@ -119,9 +119,7 @@ class TestFiles:
             ("reward.custom_reward_function.path", "nowhere.py"),
         ],
     )
-    def test_a_path_that_is_not_here_may_be_where_the_workers_are(
-        self, config: Config, key: str, names: str | list[str]
-    ) -> None:
+    def test_a_path_that_is_not_here_may_be_where_the_workers_are(self, config, key, names) -> None:
         (message,) = advice(config(**{key: names}), "files")
         path = names if isinstance(names, str) else names[0]
         assert message.startswith(f"{key} is {path}, but that is not on this machine")
@@ -135,9 +133,7 @@ class TestFiles:
             ("model/model.safetensors", save({"a": ONES})[:-4], "is not a readable safetensors file"),
         ],
     )
-    def test_a_corrupt_file_is_named_and_left_in_place(
-        self, config: Config, tmp_path: Path, name: str, content: bytes, said: str
-    ) -> None:
+    def test_a_corrupt_file_is_named_and_left_in_place(self, config, tmp_path, name, content, said) -> None:
         file = tmp_path / name
         file.write_bytes(content)
         files = [str(file)] if file.suffix == ".parquet" else []
@@ -172,9 +168,7 @@ class TestRows:
             ({"reward_model": None}, "verl reads a column reward_model in every row"),
         ],
     )
-    def test_a_column_that_verl_reads(
-        self, config: Config, tmp_path: Path, changes: dict[str, object], said: str
-    ) -> None:
+    def test_a_column_that_verl_reads(self, config, tmp_path, changes, said) -> None:
         write_prompts(file := tmp_path / "other.parquet", **changes)
         (message,) = told(config(data__val_files=str(file)), "rows")
         assert f"data.val_files is {file}, but {said}" in message
@@ -239,14 +233,10 @@ class TestFolder:
         (tmp_path / "runs" / "latest_checkpointed_iteration.txt").write_text("5")
         return place
 
-    def test_the_same_training_goes_on_with_whatever_its_preset_leaves_alone(
-        self, config: Config, begun: dict[str, object]
-    ) -> None:
+    def test_the_same_training_goes_on_with_whatever_its_preset_leaves_alone(self, config, begun) -> None:
         preflight.check_training(config(**begun, trainer__total_epochs=9))
 
-    def test_another_loss_or_other_data_are_refused_with_both_lines(
-        self, config: Config, begun: dict[str, object], data: Path
-    ) -> None:
+    def test_another_loss_or_other_data_are_refused_with_both_lines(self, config, begun, data) -> None:
         message = refusal(config(**begun, algorithm__adv_estimator="rloo"))
         assert "another training's: algorithm.adv_estimator was gae, and is rloo here" in message
         assert "Type: 'trainer.default_local_dir=<another folder>', or to go on from there: ++" in message
@@ -255,9 +245,7 @@ class TestFolder:
         for passing in ({"trainer__resume_mode": "disable"}, {"algorithm__grpo_ext__silence": ["folder"]}):
             preflight.check_training(config(**begun, **passing))
 
-    def test_a_note_that_is_not_one_is_named_and_left(
-        self, config: Config, begun: dict[str, object], tmp_path: Path
-    ) -> None:
+    def test_a_note_that_is_not_one_is_named_and_left(self, config, begun, tmp_path) -> None:
         (file := tmp_path / "runs" / "grpo_verl_ext.json").write_text("[")
         assert f"{file} is not what a training was begun with" in refusal(config(**begun))
         assert file.read_text() == "["
@@ -266,9 +254,7 @@ class TestFolder:
 class TestDevice:
     """Two ways to ask for a platform, and one platform."""
 
-    def test_the_preset_beside_another_platform(
-        self, config: Config, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_preset_beside_another_platform(self, config, monkeypatch) -> None:
         """Whatever device verl's main has made of it by then."""
         monkeypatch.setenv("VERL_PLATFORM", "nvidia")
         preset = {"ray_kwargs__ray_init__runtime_env": {"env_vars": {"VERL_PLATFORM": "cpu"}}}
@@ -362,9 +348,7 @@ class TestGvpo:
 class TestDriver:
     """The patch of verl's own check."""
 
-    def test_warnings_are_printed_and_verls_own_validation_follows(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_warnings_are_printed_and_verls_own_validation_follows(self, monkeypatch, capsys) -> None:
         found = Finding("budgets", Severity.WARNING, Problem("a.key", 1, "a.key=2", valid="two"))
         monkeypatch.setattr(preflight, "findings", lambda config: iter([found]))
         driver._refuse_or_warn(OmegaConf.create())
@@ -391,9 +375,7 @@ class TestDriver:
         assert "Traceback" not in found.stderr
 
 
-def test_a_grid_is_refused_for_a_logger_without_its_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_grid_is_refused_for_a_logger_without_its_key(monkeypatch, tmp_path) -> None:
     """One training is only warned."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)

@@ -6,7 +6,6 @@ by hand and with TRL in tests/plugin/losses/test_preset_losses.py.
 """
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -28,9 +27,7 @@ def binary_kl(p: float, q: float) -> bool:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("name", "is_far"), [("dppo", total_variation), ("dppo_kl", binary_kl)])
-def test_dppo_is_its_formula_at_every_cut(
-    name: str, is_far: Callable[[float, float], bool], seed: int
-) -> None:
+def test_dppo_is_its_formula_at_every_cut(name, is_far, seed) -> None:
     """A token has the policy gradient with its ratio, or none: where it left the region, away from it."""
     batch = ragged_batch(torch.float64, seed)
     size = len(batch.lengths) * MAX_RESPONSE_LENGTH

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import re
+from itertools import permutations
 
 import pytest
 import torch
@@ -163,6 +164,18 @@ def test_a_loss_without_numbers_or_gradient_fails(probe, fault, split_dependent)
 def test_nothing_measured_is_an_error(nothing):
     with pytest.raises(ValueError, match="nothing to measure"):
         list(measure(**nothing))
+
+
+@pytest.mark.parametrize("errors", list(permutations((0.0, math.nan, 1e-16))))
+def test_nan_is_the_largest_wherever_it_stands(errors):
+    assert largest(errors) == math.inf
+
+
+def test_the_largest_of_numbers_and_tensors_and_none_of_nothing():
+    assert largest([0.5, torch.tensor(2.0), 1]) == 2.0
+    assert largest([-math.inf, -1.0]) == -1.0
+    with pytest.raises(ValueError, match="nothing was measured"):
+        largest([])
 
 
 def test_every_preset_has_a_line():

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,9 +90,7 @@ def apart(training: Training, rollout: Rollout, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("fault", [with_value(lambda value: -value), averaged_otherwise])
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_broken_loss_is_another_gradient(
-    default: DictConfig, monkeypatch: pytest.MonkeyPatch, name: str, fault: Broken
-) -> None:
+def test_a_broken_loss_is_another_gradient(default, monkeypatch, name, fault) -> None:
     config = preset_of(default, name)
     loss = ALGORITHMS[name].loss.name
     monkeypatch.setitem(POLICY_LOSS_REGISTRY, loss, fault(POLICY_LOSS_REGISTRY[loss]))
@@ -235,9 +232,7 @@ def test_what_changes_something_is_none(preset: str, word: str) -> None:
     assert list(unread(of(preset, word), [word])) == []
 
 
-def test_a_loss_of_our_name_that_a_module_registers_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_loss_of_our_name_that_a_module_registers_is_found(monkeypatch, tmp_path) -> None:
     module = """
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, register_policy_loss
 own = POLICY_LOSS_REGISTRY["grpo"]
@@ -270,9 +265,7 @@ CHANGES: list[Callable[[Tensor], Tensor]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=["nan", "infinite", "a constant"])
-def test_no_gradient_and_one_that_is_no_number_fail(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]
-) -> None:
+def test_no_gradient_and_one_that_is_no_number_fail(monkeypatch, change) -> None:
     # A constant of GRPO's would leave the KL term's gradient.
     monkeypatch.setitem(POLICY_LOSS_REGISTRY, "dapo", with_value(change)(POLICY_LOSS_REGISTRY["dapo"]))
     assert "no-gradient" in found("dapo")

@@ -104,9 +104,7 @@ def test_a_folder_of_another_layout_is_named_with_the_line_that_makes_it(folder:
         PreparedFolder(folder, "prepare x", "key", format=2).check()
 
 
-def test_two_at_once_take_turns_and_one_does_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_at_once_take_turns_and_one_does_the_work(tmp_path, monkeypatch) -> None:
     waits, outcomes = threading.Event(), []
     monkeypatch.setattr("grpo_verl_ext.tasks.folders.say", lambda _: waits.set())
 

@@ -52,11 +52,9 @@ def prepare_chain_sum(
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
         how = {"n": of.test_problems, "max_response_tokens": of.max_response_tokens}
-        temperature = (
-            starting_model.standardise(saved, folder / TEST, wanted=_SAMPLED, **how)
-            if of.standardise
-            else 1.0
-        )
+        temperature = 1.0
+        if of.standardise:
+            temperature = starting_model.standardise(saved, folder / TEST, wanted=_SAMPLED, **how)
         measured = partial(accuracy, saved, folder / TEST, **how)
         versions = {each.__name__: each.__version__ for each in (torch, transformers, grpo_verl_ext)}
         return {
