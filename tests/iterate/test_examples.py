@@ -95,9 +95,8 @@ class TestSteps:
 
     def test_no_prompt_has_too_many_and_the_seed_draws(self) -> None:
         rollouts = [response("p", f"{letter};", truth="a") for letter in "abcdefgh"]
-        first, again, other = (
-            Steps.made(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
-        )
+        how = {"rule": by_semicolons, "per_prompt": 3}
+        first, again, other = (Steps.made(rollouts, **how, seed=seed) for seed in (1, 1, 2))
         assert first == again != other
         assert len({example.completions[0] for example in first}) == 3
 

@@ -43,9 +43,8 @@ MODES, ONES = ("sync", *OUR_MODES), torch.ones(2)
 
 @pytest.fixture(scope="module")
 def verls_own() -> DictConfig:
-    whole = composed(
-        ["trainer.device=cpu", "actor_rollout_ref.rollout.name=vllm", "+data.custom_cls.path=null"]
-    )
+    words = ["trainer.device=cpu", "actor_rollout_ref.rollout.name=vllm", "+data.custom_cls.path=null"]
+    whole = composed(words)
     OmegaConf.set_struct(whole, False)
     return whole
 
@@ -284,9 +283,8 @@ def test_a_missing_compiler(config: Config, tmp_path: Path, monkeypatch: pytest.
 
 def test_a_missing_queue(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config()
-    monkeypatch.setattr(
-        environment.importlib.util, "find_spec", lambda name: name != "transfer_queue" or None
-    )
+    there = lambda name: name != "transfer_queue" or None  # noqa: E731
+    monkeypatch.setattr(environment.importlib.util, "find_spec", there)
     (message,) = advice(whole, "packages")
     assert message.startswith("trainer.use_v1 is true, but TransferQueue is not installed: ")
     assert " Type: pip install 'TransferQueue>=" in message

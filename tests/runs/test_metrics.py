@@ -49,9 +49,8 @@ def dumped(**changed: object) -> str:
 
 def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> None:
     """A uid of another shape is its own prompt, and padding is no response."""
-    (file := tmp_path / "3.jsonl").write_text(
-        dumped() + "\n" + dumped(uid="a_b_1_0", gts=None, score=0) + "\n"
-    )
+    other = dumped(uid="a_b_1_0", gts=None, score=0)
+    (file := tmp_path / "3.jsonl").write_text(f"{dumped()}\n{other}\n")
     assert read_dump(file) == [
         Response("a_b", "1+1=?", "2", "2", 1.0, 3),
         Response("a_b", "1+1=?", "2", None, 0.0, 3),

@@ -24,11 +24,8 @@ def test_the_machine_by_what_changes_its_numbers(monkeypatch: pytest.MonkeyPatch
 
 
 def git(folder: Path, *words: str) -> str:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    made = subprocess.run(
-        ["git", "-C", folder, *identity, *words], check=True, capture_output=True, text=True
-    )
-    return made.stdout.strip()
+    command = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.org", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 class TestRevision:

@@ -29,10 +29,8 @@ def finished_run(folder: Path) -> VerlRun:
             {"input": asked, "output": answer, "gts": wanted, "score": float(answer == wanted), "step": step}
             for asked, wanted, answer in zip(PROMPTS, WANTED, said, strict=True)
         ]
-        lines = [json.dumps(row | {"uid": f"{n}"}) for n, row in enumerate(rows)]
-        (folder / "validation" / f"{step}.jsonl").write_text(
-            "\n".join(lines if step else reversed(lines)) + "\n"
-        )
+        lines = [json.dumps(row | {"uid": f"{n}"}) + "\n" for n, row in enumerate(rows)]
+        (folder / "validation" / f"{step}.jsonl").write_text("".join(lines if step else reversed(lines)))
     (folder / "rollouts").mkdir()
     # three prompts with two responses each, of which two are mixed in step 1, and one in step 2
     for step, scores in {1: (0, 1, 1, 0, 1, 1), 2: (0, 0, 1, 0, 1, 1)}.items():
@@ -77,10 +75,13 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     assert {"prompt": "max(43,40)=", "wanted": "43", "before": "40", "after": "43"} in summary["responses"]
 
 
+def parsed(*words: str) -> tuple[object, list[str]]:
+    of = module("quickstart_arguments")
+    return of.parse_arguments(of.SMOLLM2, [*words])
+
+
 def test_a_report_writes_its_files(tmp_path: Path) -> None:
-    options, overrides = module("quickstart_arguments").parse_arguments(
-        module("quickstart_arguments").SMOLLM2, ["--steps", "2"]
-    )
+    options, overrides = parsed("--steps", "2")
     run = finished_run(tmp_path / "run")
     said = module("smollm2").report(run, options, overrides, 9.0, 2**30)
     assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
@@ -90,10 +91,8 @@ def test_a_report_writes_its_files(tmp_path: Path) -> None:
 
 
 def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
-    options, overrides = module("quickstart_arguments").parse_arguments(
-        module("quickstart_arguments").SMOLLM2,
-        ["--algo", "grpo", "--seed", "3", "trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"],
-    )
+    words = ["trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"]
+    options, overrides = parsed("--algo", "grpo", "--seed", "3", *words)
     run = module("smollm2").run_of(options, overrides, tmp_path)
     assert run.overrides[:2] == ["+algo=grpo", "+platform=cpu"]
     last = dict(word.split("=", 1) for word in run.overrides)

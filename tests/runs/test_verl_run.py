@@ -118,9 +118,8 @@ def test_a_tracker_that_was_being_written_does_not_stop_a_run(fake: VerlRun) -> 
 
 def test_a_run_that_ends_well_before_its_last_step_has_failed(fake, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_END", "3")
-    with pytest.raises(
-        ProcessFailedError, match=r"status 0 after step 3 of 5; .* Type: trainer\.total_epochs=5"
-    ):
+    said = r"status 0 after step 3 of 5; .* Type: trainer\.total_epochs=5"
+    with pytest.raises(ProcessFailedError, match=said):
         fake.go()
     monkeypatch.delenv("FAKE_END")
     fake.go()

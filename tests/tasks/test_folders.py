@@ -45,9 +45,8 @@ def test_a_second_time_nothing_is_done(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_other_settings_are_refused(folder: Path) -> None:
-    with pytest.raises(
-        PreparedFolderError, match=r"other settings \({'seed': 1}\) than these \({'seed': 2}\)"
-    ):
+    said = r"other settings \({'seed': 1}\) than these \({'seed': 2}\)"
+    with pytest.raises(PreparedFolderError, match=said):
         make(folder, seed=2)
 
 
@@ -134,10 +133,8 @@ PreparedFolder(Path(sys.argv[1])).make({"seed": 1}, build, force=False)
 
 
 def test_killed_on_the_way_the_same_command_recovers(tmp_path: Path) -> None:
-    folder = tmp_path / "task"
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, folder], stdout=subprocess.PIPE, text=True
-    ) as killed:
+    command = [sys.executable, "-c", KILLED, folder := tmp_path / "task"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout.readline() == "begun\n"
         killed.send_signal(signal.SIGKILL)
     assert any(path.name.endswith(".partial") for path in tmp_path.iterdir())

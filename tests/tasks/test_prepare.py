@@ -48,9 +48,8 @@ def test_a_standard_start_knows_the_answers_and_samples_a_quarter(
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepared, tiny, tmp_path):
-    again, other = (
-        prepare_chain_sum(seed, settings=tiny, root=tmp_path).manifest["sha256"] for seed in (7, 8)
-    )
+    made = (prepare_chain_sum(seed, settings=tiny, root=tmp_path) for seed in (7, 8))
+    again, other = (each.manifest["sha256"] for each in made)
     assert again == tiny_prepared.manifest["sha256"]
     assert other.keys() == again.keys()
     different = {name for name in again if again[name] != other[name]}

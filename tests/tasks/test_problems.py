@@ -43,9 +43,8 @@ def test_drawn_problems_are_different_of_their_split_and_evenly_long(split):
 
 
 def test_more_problems_than_there_are_is_refused():
-    with pytest.raises(
-        ValueError, match=r"test_problems=900, but only \d+ problems of 3 to 3 terms are on the test side"
-    ):
+    said = r"test_problems=900, but only \d+ problems of 3 to 3 terms are on the test side"
+    with pytest.raises(ValueError, match=said):
         draw_problems("test", 900, lengths=range(3, 4), seed=1)
 
 
