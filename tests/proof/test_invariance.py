@@ -183,13 +183,13 @@ def test_every_preset_has_a_line():
 
 
 @pytest.fixture
-def no_presets(monkeypatch):
+def one_case(monkeypatch):
     monkeypatch.setattr(invariance, "PRESET_CASES", ())
-
-
-@pytest.mark.usefixtures("no_presets")
-def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
+
+
+@pytest.mark.usefixtures("one_case")
+def test_the_command_passes_when_ours_are_invariant():
     result = CliRunner().invoke(app, ["invariance", "--json"])
     assert result.exit_code == 0
     found = json.loads(result.stdout)
@@ -201,7 +201,7 @@ def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     assert all(row["passed"] for row in rows)
 
 
-@pytest.mark.usefixtures("no_presets")
+@pytest.mark.usefixtures("one_case")
 def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
     broken = Case("broken", FACTOR_NULL.loss_mode, FACTOR_NULL.loss_agg_mode)
     monkeypatch.setattr(invariance, "OUR_CASES", (broken,))
@@ -260,9 +260,8 @@ def test_a_scale_factor_is_a_number_of_tokens(factor):
     assert "--loss-scale-factor" in result.stderr
 
 
-@pytest.mark.usefixtures("no_presets")
+@pytest.mark.usefixtures("one_case")
 def test_verls_own_losses_are_told_but_fail_nothing(monkeypatch):
-    monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
     monkeypatch.setattr(invariance, "VERL_CASES", (FACTOR_NULL,))
     result = CliRunner().invoke(app, ["invariance", "--verl"])
     assert result.exit_code == 0
