@@ -53,6 +53,7 @@ _ConfigFile = Annotated[Path, typer.Argument(help="Read this file: examples/iter
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
+_UntilDecided = Annotated[bool, typer.Option("--until-decided", help="Train what its rule asks for.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -213,7 +214,7 @@ def _ablate_run(
     overrides: _Overrides = None,
     retry_failed: _RetryFailed = False,
     *,
-    until_decided: Annotated[bool, typer.Option(help="Train what its rule asks for.")] = False,
+    until_decided: _UntilDecided = False,
     ray_address: Annotated[str | None, typer.Option(help="Run on this cluster: http://HOST:8265.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Run at most this many at once, on a Ray cluster.")] = 1,
 ) -> None:

@@ -77,7 +77,7 @@ def _prepare_training(config: DictConfig) -> None:
             print(f"the check itself failed, {type(error).__name__}: {error}")
             status = 2
         sys.exit(status)
-    prepared = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"  # as the first of verl's two functions leaves it
+    prepared = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"  # which `_set_variables` sets
     if OmegaConf.select(config, prepared) is None and any(usage.used_settings(config)):
         import ray
         from hydra.core.hydra_config import HydraConfig

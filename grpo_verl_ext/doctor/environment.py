@@ -107,7 +107,7 @@ def _seen_by_a_worker() -> dict[str, Any]:
     """Return the same for a worker of a Ray started for this, or of the cluster in RAY_ADDRESS."""
     quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
     ray.init(which_ray().address, **quiet)
-    try:  # to start and to import verl takes a minute at most
+    try:  # within three minutes, to start and to import verl
         found: dict[str, Any] = ray.get(ray.remote(num_cpus=0)(_seen_here).remote(), timeout=180)
     finally:
         ray.shutdown()

@@ -58,7 +58,7 @@ def run_to_its_end(
     except BaseException:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(60)  # seconds, for a trainer that saves
+            process.wait(60)  # seconds to end by itself
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             process.kill()
             process.wait()

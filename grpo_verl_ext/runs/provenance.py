@@ -32,7 +32,8 @@ def git_revision(sources: Path = _SOURCES) -> str | None:
         made = subprocess.run(["git", "-C", sources, *words], capture_output=True, check=False, text=True)
         if made.returncode != 0:
             said = made.stderr.strip() or ending(made.returncode)
-            raise ProcessFailedError(f"git cannot read grpo_verl_ext's checkout, which records need: {said}")
+            seen = "git cannot read the checkout of grpo_verl_ext, which records need"
+            raise ProcessFailedError(f"{seen}: {said}")
         return made.stdout
 
     in_checkout = which("git") and any((folder / ".git").exists() for folder in sources.parents)

@@ -23,6 +23,7 @@ def end_of_answer(tokenizer: Any, template: Mapping[str, Any]) -> int | None:
     That is the tokenizer's end token where the template writes none; some templates write another.
     ``template`` has more arguments of the chat template.
     """
+    # with a text that templates leave as it is
     chat = [{"role": role, "content": "answer"} for role in ("user", "assistant")]
     closing = tokenizer.apply_chat_template(chat, tokenize=False, **template).rpartition("answer")[2]
     special = special_tokens(tokenizer)

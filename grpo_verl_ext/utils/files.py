@@ -65,7 +65,7 @@ def appearing(target: Path) -> Iterator[Path]:
         folder.rename(target)
     except BaseException as error:
         shutil.rmtree(folder)
-        if number := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors raises no `OSError`
+        if number := re.search(r"\(os error (\d+)\)", str(error)):  # of safetensors, no `OSError`
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(target)) from error
         raise
 
