@@ -33,15 +33,12 @@ def examine_environment(as_json: bool) -> int:
         gradients, wrong = _gradients()
     queue, verl = queue_missing(), which_verl()
     if not any(owner.startswith(_OURS) for owner in here["estimators"].values()):
-        wrong = (
-            "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
-            "checkout, with the Python of verl: pip install ."
-        )
+        wrong = "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in "
+        wrong += "a checkout, with the Python of verl: pip install ."
     elif worker is not None and worker != here:
-        wrong = (
-            "a Ray worker sees other estimators, losses or another platform than this process; is the "
-            "package installed in the environment of every node? Type there, in a checkout: pip install ."
-        )
+        wrong = "a Ray worker sees other estimators, losses or another platform than this process; is the "
+        wrong += "package installed in the environment of every node? "
+        wrong += "Type there, in a checkout: pip install ."
     missing = f"{queue.why}. Type: {queue.fix}" if queue else None
     installed = versions((*TESTED, CPU_BUILD))
     # vLLM's CPU build is another distribution

@@ -74,10 +74,9 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         raise IterateError(f"policy.overrides: {seen}. Add hf_model to it")
     label, preset = ("label", GRPO) if settings.reward_model.label else ("step_label", GRPO_PROCESS)
     if asks_model and catalogue.learns_from_steps(own) != (preset is GRPO_PROCESS):
-        raise IterateError(
-            f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
-            f"nothing from the model of reward_model.{label}. Type: +algo={preset.name}"
-        )
+        seen = f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
+        seen += f"nothing from the model of reward_model.{label}"
+        raise IterateError(f"{seen}. Type: +algo={preset.name}")
     return rounds[0]
 
 
@@ -103,10 +102,9 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
         rule = functions.load_function(str(name))
         kind.made([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
-        raise IterateError(
-            f"{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
-            f"{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
-        ) from error
+        seen = f"{key} is {name!r}, which cannot be asked for an empty response: {error}"
+        fix = f"{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
+        raise IterateError(f"{seen}. Type: {fix}") from error
     try:
         preflight.check_training(config)
     except (ValueError, OmegaConfBaseException) as error:

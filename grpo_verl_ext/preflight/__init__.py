@@ -98,10 +98,8 @@ def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[F
         seen = f"{key} has no value, and verl has no default for it"
         yield Finding("missing", Severity.WARNING, Problem(key, None, fix, seen=seen))
     except Exception as error:  # noqa: BLE001  # a fault in a check must not end a training
-        seen = (
-            f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
-            f"nothing is known of what it looks at; the training goes on"
-        )
+        seen = f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
+        seen += "nothing is known of what it looks at; the training goes on"
         yield Finding(name, Severity.WARNING, Problem("", None, Line(f"++{_SILENCE}=[{name}]"), seen=seen))
 
 

@@ -123,9 +123,8 @@ class Rollout:
         """Two steps for each response, one that ends in its middle and one at its end."""
         ends = torch.tensor([[max(0, length // 2 - 1), length - 1] for length in self.lengths])
         rewards = torch.stack([self.rewards[:, 0], self.rewards[:, 0].flip(0)], dim=1)
-        return wire.BatchSteps(
-            rewards.flatten(), torch.arange(len(ends)).repeat_interleave(2), ends.flatten()
-        )
+        rows = torch.arange(len(ends)).repeat_interleave(2)
+        return wire.BatchSteps(rewards.flatten(), rows, ends.flatten())
 
     @property
     def tokens(self) -> compute.Tokens:

@@ -172,16 +172,14 @@ def own_case(
         options = {"--loss-agg-mode": loss_agg_mode, "--loss-scale-factor": loss_scale_factor}
         for option, value in options.items():
             if value is not None:
-                raise ValueError(
-                    f"{option} is {value}, but presets have their own; valid is the option together with "
-                    f"--loss. Type: grpo-verl-ext invariance --loss <name> {option} {value}"
-                )
+                seen = f"{option} is {value}, but presets have their own"
+                fix = f"grpo-verl-ext invariance --loss <name> {option} {value}"
+                raise ValueError(f"{seen}; valid is the option together with --loss. Type: {fix}")
         return None
     if loss_mode not in POLICY_LOSS_REGISTRY:
-        raise ValueError(
-            f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}. "
-            f"Type: VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
-        )
+        seen = f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}"
+        fix = f"VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
+        raise ValueError(f"{seen}. Type: {fix}")
     own = PRESETS[loss_mode].leaves if loss_mode in PRESETS else {}
     case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, values=own)
     actor = training_of(case).actor
@@ -200,8 +198,8 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         print(numbers_as_text(content), end="")
         return passed
     loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
-    table = Table(loss, "dtype", "value", "gradient", "worst cut", "verdict")
-    table.title = "Largest relative errors"
+    names = ("dtype", "value", "gradient", "worst cut", "verdict")
+    table = Table(loss, *names, title="Largest relative errors")
     table.caption = (
         "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; "
         "CONSTANT: without KL and entropy terms no gradient reaches log_prob"

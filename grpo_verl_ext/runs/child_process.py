@@ -35,10 +35,9 @@ def run_logged(
     with log.open("w") as output:
         status = run_to_its_end(command, while_running=while_running, stdout=output, **options)
     if status != 0:
-        raise ProcessFailedError(
-            f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(status)}; its "
-            f"whole output is in {log}. Run the same command again to resume"
-        )
+        seen = f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(status)}"
+        said = f"{seen}; its whole output is in {log}"
+        raise ProcessFailedError(f"{said}. Run the same command again to resume")
 
 
 def run_to_its_end(

@@ -92,11 +92,9 @@ class VerlRun:
         metrics = self.metrics()
         if not self.has_ended(metrics):
             last = max((step for step, values in metrics.items() if TRAINED in values), default=0)
-            raise ProcessFailedError(
-                f"verl ended with status 0 after step {last} of {self.steps}; trainer.total_epochs ends a "
-                f"training that has seen its data so often. Its whole output is in {log}. "
-                f"Type: trainer.total_epochs={self.steps}"
-            )
+            seen = f"verl ended with status 0 after step {last} of {self.steps}; trainer.total_epochs ends a "
+            seen += f"training that has seen its data so often. Its whole output is in {log}"
+            raise ProcessFailedError(f"{seen}. Type: trainer.total_epochs={self.steps}")
 
     def next_attempt(self) -> Path:
         """Return the path of the next attempt's files, without suffix; a log marks an attempt as started."""

@@ -124,10 +124,8 @@ class PreparedFolder:
             to_type = f"; type: {self.command}" if self.command else ""
             return PreparedFolderError(f"{where}: no such folder{to_type}")
         how = f"type: {self.command} --force" if self.command else "add --force"
-        return PreparedFolderError(
-            f"{where}: {self.path / name} cannot be used: {why}. "
-            f"It is left in place; to move the folder aside and make it again, {how}"
-        )
+        seen = f"{where}: {self.path / name} cannot be used: {why}. It is left in place"
+        return PreparedFolderError(f"{seen}; to move the folder aside and make it again, {how}")
 
 
 SYSTEM_PROMPT = """Respond in the following format:
