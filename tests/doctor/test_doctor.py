@@ -68,9 +68,7 @@ def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_passes_on_the_embedded_task_and_on_nodes_with_gpus(
-    whole: list[str], chain_sum: list[str], preset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_preset_passes_on_the_task_and_on_gpus(whole, chain_sum, preset, monkeypatch) -> None:
     assert list(all_findings([f"+algo={preset}", CPU, *chain_sum])) == []
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     own = (word for word in overrides_of(whole, preset) if word != CPU)
@@ -156,9 +154,7 @@ BESIDE = {"gradient", "cut", "no-gradient", "preset", "unread"}
 
 
 @pytest.mark.parametrize(("check", "preset", "changes", "line"), WRONG)
-def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(
-    whole: list[str], check: str, preset: str, changes: str, line: str
-) -> None:
+def test_what_is_wrong_is_found_by_name_with_the_line_to_type(whole, check, preset, changes, line) -> None:
     words = overrides_of(whole, preset, *changes.split())
     found = list(all_findings(words))
     names = {each.check for each in found}
@@ -213,11 +209,8 @@ def test_the_models_own_context_is_the_shortest(whole, tmp_path, positions, room
 def test_several_findings_come_together_and_errors_first(whole: list[str]) -> None:
     changes = ["algorithm.grpo_ext.max_response_length=400", "actor_rollout_ref.rollout.n=1"]
     found = list(all_findings(overrides_of(whole, "dapo", *changes)))
-    assert [(each.check, each.severity) for each in found] == [
-        ("group-size", Severity.ERROR),
-        ("budgets", Severity.WARNING),
-    ]
-    assert [each.problem.value for each in found] == [1, 400]
+    wanted = [("group-size", Severity.ERROR, 1), ("budgets", Severity.WARNING, 400)]
+    assert [(each.check, each.severity, each.problem.value) for each in found] == wanted
 
 
 def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None:

@@ -167,10 +167,8 @@ def test_files_keep_every_character(tmp_path_factory, examples) -> None:
 def write_rollouts(folder: Path, step: int, outputs: list[str]) -> None:
     """A response to each prompt, ``p0``, …; their truth is ``a``."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"input": f"p{i}", "output": output, "gts": "a", "score": 0, "step": step, "uid": "u"}
-        for i, output in enumerate(outputs)
-    ]
+    usual = {"gts": "a", "score": 0, "step": step, "uid": "u"}
+    rows = [usual | {"input": f"p{i}", "output": output} for i, output in enumerate(outputs)]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
 
