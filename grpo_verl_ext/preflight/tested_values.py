@@ -41,15 +41,16 @@ def _distils(config: DictConfig) -> bool:
 def _by_verls_loss(name: str) -> In:
     """Return the row of weights or rejection, which in bypass mode verl's own loss alone applies."""
     key, of_loss = f"{CORRECTION}.{name}", f"{keys.POLICY_LOSS}.rollout_correction.{name}"
-
-    def is_lost(config: DictConfig) -> bool:
-        is_same = setting(config, of_loss) == setting(config, key)
-        return setting(config, BYPASS) and not (is_same and setting(config, keys.LOSS) == _BYPASS_LOSS)
-
-    line = Line(f"{key}=null", more=f", or {BYPASS}=false")
-    words = "bypass mode has another loss than verl's of that name, or that one does something else"
+    is_verls, line = If(keys.LOSS, (_BYPASS_LOSS,)), Line(f"{key}=null", more=f", or {BYPASS}=false")
+    when = Where(
+        "bypass mode has another loss than verl's of that name, or that one does something else",
+        lambda config: (
+            setting(config, BYPASS)
+            and not (is_verls(config) and setting(config, of_loss) == setting(config, key))
+        ),
+    )
     why = f"is applied by verl's loss {_BYPASS_LOSS} alone, as its {keys.POLICY_LOSS}.rollout_correction says"
-    return Null(key, why, refuse=True, when=Where(words, is_lost), line=line)
+    return Null(key, why, refuse=True, when=when, line=line)
 
 
 _STATISTIC = refused(
