@@ -1,7 +1,5 @@
 """The command line ``grpo-verl-ext``; each command calls a function of the module that does the work."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

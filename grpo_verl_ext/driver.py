@@ -12,8 +12,6 @@ environment variables of the training's processes into Ray's runtime environment
 ``GRPO_VERL_EXT_CHECK=1`` it reports on the training and ends the process.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -29,12 +27,8 @@ from grpo_verl_ext.utils.errors import SettingError, Severity
 from grpo_verl_ext.utils.keys import PATCHES_VARIABLE, RUNTIME_ENVIRONMENT
 from grpo_verl_ext.utils.which_ray import WhichRay, which_ray
 
-_PREPARED = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"
-"""Key that is set in the configuration of a training that was prepared."""
 _CHECK_VARIABLE = "GRPO_VERL_EXT_CHECK"
 """Environment variable with which the driver reports on its training and ends; empty and ``0`` are none."""
-_PYTHON = "runtime_env.py_executable"
-"""Key of the program that Ray runs to start a worker."""
 
 
 def register_checks() -> None:
@@ -68,10 +62,7 @@ def _patch(name: str, module: Any) -> None:
 
 
 def _prepare_training(config: DictConfig) -> None:
-    """Prepare a training once if it uses the package, and leave every other as it is.
-
-    Where only a report is asked for, print it and end the process with its status, or 2 if that fails.
-    """
+    """Prepare a training once if it uses the package; where only a report is asked for, print it and exit."""
     from grpo_verl_ext.verl_plugin import usage
 
     if (asked := os.environ.get(_CHECK_VARIABLE, "")) not in ("", "0"):
@@ -86,7 +77,8 @@ def _prepare_training(config: DictConfig) -> None:
             print(f"the check itself failed, {type(error).__name__}: {error}")
             status = 2
         sys.exit(status)
-    if OmegaConf.select(config, _PREPARED) is None and any(usage.used_settings(config)):
+    prepared = f"{RUNTIME_ENVIRONMENT}.{PATCHES_VARIABLE}"  # which `_set_variables` sets
+    if OmegaConf.select(config, prepared) is None and any(usage.used_settings(config)):
         import ray
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
@@ -130,9 +122,9 @@ def _settle_ray(config: DictConfig) -> WhichRay:
     ray = which_ray(address=section.get("address"))
     with open_dict(section):
         if ray.is_own:
-            section.address = ray.address
-            if not OmegaConf.select(section, _PYTHON):
-                OmegaConf.update(section, _PYTHON, forked_worker.COMMAND)
+            section.address, starts_workers = ray.address, "runtime_env.py_executable"
+            if not OmegaConf.select(section, starts_workers):
+                OmegaConf.update(section, starts_workers, forked_worker.COMMAND)
         else:
             # The preset gives them a Ray of its own; ``ray.init`` refuses them where it joins another.
             for name in ("num_cpus", "num_gpus", "_system_config"):
@@ -141,10 +133,7 @@ def _settle_ray(config: DictConfig) -> WhichRay:
 
 
 def _refuse_or_warn(config: DictConfig) -> None:
-    """Print the warnings and exit with the first error, or note in its folder what the training is.
-
-    Only a replaced preset's warning precedes an error.
-    """
+    """Print the warnings and exit with the first error, or note in its folder what the training is."""
     from grpo_verl_ext import preflight
     from grpo_verl_ext.preflight.environment import note_training
 

@@ -5,8 +5,6 @@ Another package names its record by an entry point of the group ``grpo_verl_ext.
 verl imports by ``VERL_USE_EXTERNAL_MODULES`` calls `enter`.
 """
 
-from __future__ import annotations
-
 import functools
 import pkgutil
 import re

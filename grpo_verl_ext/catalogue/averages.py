@@ -9,8 +9,6 @@ mini-batch (so one micro-batch's value may exceed 1). With dynamic batching, whe
 equally many tokens, it is exact up to that balance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +36,7 @@ class MiniBatch:
     loss_scale_factor: float | None
 
     @classmethod
-    def from_config(cls, config: Any) -> MiniBatch:
+    def from_config(cls, config: Any) -> "MiniBatch":
         """Read ``config.global_batch_info``; a local count instead would make a loss split-dependent."""
         counts = {key: config.global_batch_info.get(key) for key in _COUNTS}
         for key, value in counts.items():

@@ -5,8 +5,6 @@ verl's ActorConfig, or has the same attributes; its ``global_batch_info`` holds 
 mini-batch, so value and gradient do not depend on the split into micro-batches and ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Those of other packages are found by entry points, without importing the packages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,7 +41,7 @@ class Preset:
     text: str = field(default="", compare=False)
 
     @classmethod
-    def read(cls, algorithm: Algorithm, folder: Path) -> Preset:
+    def read(cls, algorithm: Algorithm, folder: Path) -> "Preset":
         """Return the preset ``algo/NAME.yaml`` of a folder."""
         name, file = algorithm.name, folder / "algo" / f"{algorithm.name}.yaml"
         try:

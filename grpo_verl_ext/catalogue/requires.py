@@ -5,25 +5,15 @@ Outside of the tested values a training is warned, or refused where the fault wo
 another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from omegaconf import DictConfig
 
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import (
-    ACTOR,
-    BYPASS,
-    CORRECTION,
-    FULLY_ASYNC,
-    MODE,
-    ONE_STEP_OFF,
-    SECTION,
-    setting,
-)
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, MODE, SECTION, setting
 
 Condition = Callable[[DictConfig], bool]
 """Whether a training uses something; the page of support has the docstring."""
@@ -203,9 +193,9 @@ def refused(*rows: In) -> tuple[In, ...]:
 
 def _trainer_of(config: DictConfig) -> str:
     """Return the mode of verl's v1 trainers, `_V0`, or the module of another driver of verl's."""
-    if FULLY_ASYNC in config:
+    if keys.FULLY_ASYNC in config:
         return _FULLY_ASYNC_DRIVER
-    if ONE_STEP_OFF in config:
+    if keys.ONE_STEP_OFF in config:
         return _ONE_STEP_OFF_DRIVER
     return str(setting(config, MODE, "")) if setting(config, "trainer.use_v1", True) else _V0
 

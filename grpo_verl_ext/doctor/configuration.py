@@ -1,14 +1,11 @@
 """Find problems in a training's configuration without starting it, print them, and correct its command."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -76,16 +73,13 @@ def _plain(finding: Finding) -> dict[str, object]:
     }
 
 
-class _Correction(NamedTuple):
-    """A corrected command, the findings that were followed, in this order, and those that it still has."""
+def correct(
+    overrides: Sequence[str], *, follow: bool = True, **options: str
+) -> tuple[list[str], list[Finding], list[Finding]]:
+    """Return the corrected command, the findings that were followed, in this order, and those it still has.
 
-    overrides: list[str]
-    mended: list[Finding]
-    left: list[Finding]
-
-
-def correct(overrides: Sequence[str], *, follow: bool = True, **options: str) -> _Correction:
-    """Follow the findings one after the other, since one may be the cause of others, each line once."""
+    One is followed after the other, since one may be the cause of others, and each line once.
+    """
     words, mended = list(overrides), list[Finding]()
     while True:
         found = list(all_findings(words, **options))
@@ -97,7 +91,7 @@ def correct(overrides: Sequence[str], *, follow: bool = True, **options: str) ->
                 words, mended = better, [*mended, each]
                 break
         else:
-            return _Correction(words, mended, found)
+            return words, mended, found
 
 
 def put_in(line: str, overrides: Sequence[str]) -> list[str]:

@@ -1,16 +1,13 @@
 """Print versions, and the plugin as verl sees it here and in a Ray worker."""
 
-from __future__ import annotations
-
 import json
 import math
 import platform as host
 import sys
 from contextlib import redirect_stdout
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
-from ray.exceptions import RayError
 from rich.table import Table
 
 from grpo_verl_ext.runs.provenance import versions
@@ -22,18 +19,6 @@ from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
 
 _OURS = "grpo_verl_ext."
 """Begins the names of the package's modules."""
-_WORKER_SECONDS = 180
-"""Time limit for a Ray worker to start and to import verl."""
-
-
-class _Seen(NamedTuple):
-    """The platform, estimators and losses of a process after ``import verl``."""
-
-    platform: str
-    """verl's name of the device."""
-    estimators: dict[str, str]
-    """Name → module of the function that verl calls."""
-    losses: dict[str, str]
 
 
 def examine_environment(as_json: bool) -> int:
@@ -43,20 +28,17 @@ def examine_environment(as_json: bool) -> int:
         here = _seen_here()
         try:
             worker = _seen_by_a_worker()
-        except (RayError, TimeoutError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  # Ray has no class for a node that does not start in time
             trouble = f"a Ray worker could not be asked: {error}"
         gradients, wrong = _gradients()
     queue, verl = queue_missing(), which_verl()
-    if not any(owner.startswith(_OURS) for owner in here.estimators.values()):
-        wrong = (
-            "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in a "
-            "checkout, with the Python of verl: pip install ."
-        )
+    if not any(owner.startswith(_OURS) for owner in here["estimators"].values()):
+        wrong = "verl did not load the plugin in this process. Type: unset VERL_USE_EXTERNAL_PLUGINS, and in "
+        wrong += "a checkout, with the Python of verl: pip install ."
     elif worker is not None and worker != here:
-        wrong = (
-            "a Ray worker sees other estimators, losses or another platform than this process; is the "
-            "package installed in the environment of every node? Type there, in a checkout: pip install ."
-        )
+        wrong = "a Ray worker sees other estimators, losses or another platform than this process; is the "
+        wrong += "package installed in the environment of every node? "
+        wrong += "Type there, in a checkout: pip install ."
     missing = f"{queue.why}. Type: {queue.fix}" if queue else None
     installed = versions((*TESTED, CPU_BUILD))
     # vLLM's CPU build is another distribution
@@ -70,8 +52,8 @@ def examine_environment(as_json: bool) -> int:
             {"name": name, "found": installed.get(name), "tested": TESTED.get(name, TESTED["vllm"])}
             for name in names
         ],
-        "here": here._asdict(),
-        "worker": worker._asdict() if worker else None,
+        "here": here,
+        "worker": worker,
         "warnings": [verl.words] * verl.is_untested_development,
         "complaints": [each for each in (trouble, wrong, missing) if each],
     }
@@ -82,10 +64,10 @@ def examine_environment(as_json: bool) -> int:
     return 2 if content["complaints"] else len(content["warnings"])
 
 
-def _gradients() -> tuple[str, str | None]:
+def _gradients() -> tuple[str, str]:
     """Return how many presets compute their paper's gradient here, and a complaint about the others."""
     try:
-        # which loads the plugin's functions; a process asked by `_seen_here` does not
+        # which loads the plugin's functions
         from grpo_verl_ext.proof.judge import TOLERANCE, presets_on_this_verl
 
         away = dict(presets_on_this_verl())
@@ -95,44 +77,35 @@ def _gradients() -> tuple[str, str | None]:
     none = sorted(name for name, distance in away.items() if math.isnan(distance))
     number = f"{len(away) - len(others) - len(none)} of {len(away)}"
     said = f"{number} presets compute their paper's gradient on verl {which_verl().version}"
-    wrong = (
-        f"this verl computes another gradient for {', '.join(others)}. Type: {INSTALL}" if others else None
-    )
+    wrong = f"this verl computes another gradient for {', '.join(others)}. Type: {INSTALL}" * bool(others)
     if none:  # a record of another package, for ours are tested
         wrong = f"{', '.join(none)}: the algorithm's own record has no gradient, or one that is not finite"
         wrong += ". Type: pip uninstall <its package>"
     return said, wrong
 
 
-def _seen_here() -> _Seen:
-    """Return what this process has after importing verl, which loads its plugins."""
+def _seen_here() -> dict[str, Any]:
+    """Return this process's platform after ``import verl``, and the module of each estimator and loss."""
     import verl  # noqa: F401
     from verl.trainer.ppo import core_algos
     from verl.utils.device import get_device_name
 
-    registries = (core_algos.ADV_ESTIMATOR_REGISTRY, core_algos.POLICY_LOSS_REGISTRY)
-    owners = (
-        {
+    registries = {"estimators": core_algos.ADV_ESTIMATOR_REGISTRY, "losses": core_algos.POLICY_LOSS_REGISTRY}
+    seen: dict[str, Any] = {"platform": str(get_device_name())}
+    for kind, registry in registries.items():
+        seen[kind] = {
             str(getattr(name, "value", name)): getattr(function, "__module__", type(function).__module__)
             for name, function in registry.items()
         }
-        for registry in registries
-    )
-    return _Seen(str(get_device_name()), *owners)
+    return seen
 
 
-def _seen_by_a_worker() -> _Seen:
+def _seen_by_a_worker() -> dict[str, Any]:
     """Return the same for a worker of a Ray started for this, or of the cluster in RAY_ADDRESS."""
-    address = which_ray().address
-    try:
-        ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    except Exception as error:
-        # Of a node that does not start in 30 seconds Ray raises no class of its own.
-        if type(error) is not Exception:
-            raise
-        raise RuntimeError(str(error)) from error
-    try:
-        found: _Seen = ray.get(ray.remote(num_cpus=0)(_seen_here).remote(), timeout=_WORKER_SECONDS)
+    quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+    ray.init(which_ray().address, **quiet)
+    try:  # within three minutes, to start and to import verl
+        found: dict[str, Any] = ray.get(ray.remote(num_cpus=0)(_seen_here).remote(), timeout=180)
     finally:
         ray.shutdown()
     return found

@@ -1,7 +1,5 @@
 """Make examples for a reward model from rollouts, and hold some out; every random choice follows a seed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -40,7 +38,7 @@ class Pair(_Example):
     rejected: str
 
     @classmethod
-    def made(cls, responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[Pair]:
+    def made(cls, responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> "list[Pair]":
         """Make pairs of different responses to one prompt at one step whose labels differ; none occurs twice.
 
         At most ``per_prompt`` for each prompt and step, drawn uniformly from all of them.
@@ -72,7 +70,7 @@ class Steps(_Example):
     labels: list[bool]
 
     @classmethod
-    def made(cls, responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> list[Steps]:
+    def made(cls, responses: Iterable[Response], rule: Rule, *, per_prompt: int, seed: int) -> "list[Steps]":
         """Label the steps of at most ``per_prompt`` different responses to one prompt at one training step.
 
         They are drawn uniformly. Responses without steps are left out.

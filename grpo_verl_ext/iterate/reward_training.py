@@ -1,7 +1,5 @@
 """Train a reward model with TRL, in a process of its own: ``python -m … JOB.json``."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

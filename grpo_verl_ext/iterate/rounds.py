@@ -5,8 +5,6 @@ complete or not at all, and returns results for ``manifest.json``, which is rewr
 them. A part that the manifest has is not run again.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import random
@@ -76,10 +74,9 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
         raise IterateError(f"policy.overrides: {seen}. Add hf_model to it")
     label, preset = ("label", GRPO) if settings.reward_model.label else ("step_label", GRPO_PROCESS)
     if asks_model and catalogue.learns_from_steps(own) != (preset is GRPO_PROCESS):
-        raise IterateError(
-            f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
-            f"nothing from the model of reward_model.{label}. Type: +algo={preset.name}"
-        )
+        seen = f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
+        seen += f"nothing from the model of reward_model.{label}"
+        raise IterateError(f"{seen}. Type: +algo={preset.name}")
     return rounds[0]
 
 
@@ -105,10 +102,9 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
         rule = functions.load_function(str(name))
         kind.made([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
-        raise IterateError(
-            f"{key} is {name!r}, which cannot be asked for an empty response: {error}. Type: "
-            f"{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
-        ) from error
+        seen = f"{key} is {name!r}, which cannot be asked for an empty response: {error}"
+        fix = f"{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
+        raise IterateError(f"{seen}. Type: {fix}") from error
     try:
         preflight.check_training(config)
     except (ValueError, OmegaConfBaseException) as error:
@@ -137,7 +133,7 @@ class IterateManifest(Document):
     format: Literal[2] = 2
 
     @classmethod
-    def read(cls, folder: Path, settings: dict[str, Any]) -> IterateManifest:
+    def read(cls, folder: Path, settings: dict[str, Any]) -> "IterateManifest":
         """Return the folder's manifest, or a new one; refuse one that was begun with other settings.
 
         Only ``rounds`` may differ, and until a round has trained a reward model, how TRL trains it.
@@ -184,9 +180,9 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     n new ones are joined by n · share / (1 − share), drawn without replacement, or by all that there are.
     """
     reward, run = this.settings.reward_model, this.run()
-    every = {step: run.rollouts / f"{step}.jsonl" for step in range(1, run.steps + 1)}
+    steps = range(1, run.steps + 1)
     # A file is missing where a training was killed between its checkpoint and its dump.
-    files = {step: file for step, file in every.items() if file.is_file()}
+    files = {step: file for step in steps if (file := run.rollouts / f"{step}.jsonl").is_file()}
     if not files:
         seen = f"{run.rollouts} has no rollouts of steps 1 … {run.steps}"
         raise IterateError(f"{seen}; was trainer.rollout_data_dir overridden?")
@@ -204,7 +200,7 @@ def _collect_pairs(this: Round, _config: DictConfig, rule: Rule) -> dict[str, An
     write_examples(this.held_out_pairs, held_out)
     write_examples(this.mixture, [*train, *replay])
     counts = {"pairs": len(train), "replayed": len(replay), "held_out": len(held_out)}
-    missing = sorted(every.keys() - files.keys())
+    missing = [step for step in steps if step not in files]
     return {"responses": len(responses), "steps_without_rollouts": missing, **counts}
 
 

@@ -1,7 +1,5 @@
 """Settings of ``grpo-verl-ext iterate``, and the seed, files and command line of each round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ verl logs at DEBUG that a plugin is missing or failed, and goes on without a wor
 only when it looks for the estimator or the loss, after a rollout.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import inspect
 import sys
@@ -24,9 +22,6 @@ from grpo_verl_ext.launch.values import configured, replaced, words_of
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, folder_of
-
-_SECONDS = 300
-"""Time limit for a worker of each node to start and to import verl."""
 
 
 class NoPluginError(RuntimeError):
@@ -81,10 +76,7 @@ def checked_training(preset: str, overrides: Sequence[str], *options: str) -> Di
 
 
 def _asking_first(task_runner_class: Any) -> Any:
-    """Return verl's class, whose actor it starts right after Ray, so that workers are asked before.
-
-    A node that Ray has then ends the training if it lacks the plugin, or has another version.
-    """
+    """Return verl's class, whose actor starts if a worker of each node has this version of the plugin."""
 
     def remote() -> Any:
         asked = {}
@@ -94,7 +86,7 @@ def _asking_first(task_runner_class: Any) -> Any:
             asked[node["NodeManagerAddress"]] = ask.remote()
         for address, answer in asked.items():
             try:
-                reason = ray.get(answer, timeout=_SECONDS)
+                reason = ray.get(answer, timeout=300)  # seconds to start and to import verl
             except (RayError, TimeoutError) as error:
                 reason = f"it could not be asked: {error}"
             if reason:

@@ -1,7 +1,5 @@
 """Say which value each setting of a training has, where it comes from, and what differs from the paper."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -10,7 +8,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from rich.table import Table
+from rich.table import Column, Table
 
 import grpo_verl_ext.config
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
@@ -104,16 +102,15 @@ def shown(
     weights = [_WEIGHTS] if setting(config, _WEIGHTS) else []
     of_weights = [where for key, where in sources.items() if key.startswith(f"{_WEIGHTS}.")]
     sources.setdefault(_WEIGHTS, ", ".join(dict.fromkeys(of_weights)) or otherwise)
-    found = {key: setting(config, key) for key in (*known, *_OF_EVERY_TRAINING, *weights, *given)}
-    for key, value in found.items():
-        found[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    values = []
+    for key in dict.fromkeys((*known, *_OF_EVERY_TRAINING, *weights, *given)):
+        value = setting(config, key)
+        plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        values.append({"key": key, "value": plain, "source": sources.get(key, otherwise)})
     return {
         "preset": preset,
         "paper": ALGORITHMS[preset].paper,
-        "values": [
-            {"key": key, "value": value, "source": sources.get(key, otherwise)}
-            for key, value in found.items()
-        ],
+        "values": values,
         **replaced(preset, config, overrides),
         "changes_nothing": [each.problem.reason for each in unread(config, overrides)],
         "not_of_the_paper": [
@@ -126,12 +123,11 @@ def shown(
 
 def print_values(content: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what `shown` returns as JSON, or as a table of values and what differs from the paper."""
-    console, table = make_console(), Table()
     if as_json:
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return
-    for name in ("key", "value", "source"):
-        table.add_column(name, overflow="fold")
+    console = make_console()
+    table = Table(*(Column(name, overflow="fold") for name in ("key", "value", "source")))
     for each in content["values"]:
         table.add_row(each["key"], as_typed(each["value"]), each["source"])
     console.print(table, "")

@@ -28,12 +28,6 @@ ADVICE: Mapping[str, Advise] = {name: advise for each in _RECORDS for name, advi
 """Warnings by name."""
 
 _PROBE = "probe"
-_JUDGEMENTS = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", _PROBE)
-"""Findings of `proof.judge`, by the names that silence them."""
-_FIRST = "preset"
-"""The warning that comes before the refusals, since what it reports is often their cause."""
-_OF_UPDATES = ("tested", "settings", "sizes", "rows", _PROBE)
-"""Checks of what estimator, loss and updates would do; a run that only validates has none."""
 
 
 def check_training(config: DictConfig, *, of_many: bool = False) -> None:
@@ -50,7 +44,7 @@ def check_training(config: DictConfig, *, of_many: bool = False) -> None:
 
 
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield `_FIRST`, all refusals and all other warnings, without silenced checks and repeated messages.
+    """Yield what `preset` warns of, all refusals, and all other warnings, without silenced and repeated ones.
 
     Values that no check can read are all that is yielded where there are some. In a training the words of its
     command are Hydra's.
@@ -66,8 +60,9 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     yield from wrong
     if any(each.severity is Severity.ERROR for each in wrong):
         return
-    only_validates = setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True)
-    left_out = {*silenced, values.NAME} - {_PROBE} | {*(_OF_UPDATES if only_validates else ())}
+    left_out = {*silenced, values.NAME} - {_PROBE}
+    if setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True):
+        left_out |= {"tested", "settings", "sizes", "rows", _PROBE}  # of a training that has no updates
     said, refused = set[str](), False
     for name in _names():
         for found in _of_check(name, config, words) if name not in left_out else ():
@@ -103,16 +98,16 @@ def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[F
         seen = f"{key} has no value, and verl has no default for it"
         yield Finding("missing", Severity.WARNING, Problem(key, None, fix, seen=seen))
     except Exception as error:  # noqa: BLE001  # a fault in a check must not end a training
-        seen = (
-            f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
-            f"nothing is known of what it looks at; the training goes on"
-        )
+        seen = f"the check '{name}' of grpo_verl_ext failed itself ({type(error).__name__}: {error}), so "
+        seen += "nothing is known of what it looks at; the training goes on"
         yield Finding(name, Severity.WARNING, Problem("", None, Line(f"++{_SILENCE}=[{name}]"), seen=seen))
 
 
 def _names() -> list[str]:
     of_rows = (name for name, _ in tested_values.all_needs())
-    return list(dict.fromkeys((_FIRST, *CHECKS, values.NAME, *of_rows, *ADVICE, *_JUDGEMENTS)))
+    of_judge = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", _PROBE)
+    # What a replaced preset's warning reports is often the cause of a refusal.
+    return list(dict.fromkeys(("preset", *CHECKS, values.NAME, *of_rows, *ADVICE, *of_judge)))
 
 
 def _silenced(config: DictConfig) -> list[str]:
@@ -124,6 +119,3 @@ def _silenced(config: DictConfig) -> list[str]:
         why, fix = f"{unknown[0]!r} is not the name of a check", Line(f"{_SILENCE}=[]")
         raise SettingError(_SILENCE, given, why=why, valid=valid, fix=fix)
     return [str(each) for each in given]
-
-
-__all__ = ["ADVICE", "CHECKS", "check_training", "findings"]

@@ -18,22 +18,10 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, PRESETS, Estimator, VerlsEstimator, verls
 from grpo_verl_ext.catalogue.requires import OUR_MODES, STATISTIC_ENGINES, VERLS_MODES, runs_v1
 from grpo_verl_ext.proof import differing
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
-from grpo_verl_ext.utils.keys import (
-    ACTOR,
-    AGENT_LOOP,
-    BYPASS,
-    CORRECTION,
-    ESTIMATOR,
-    LOSS,
-    MODE,
-    PRESET,
-    ROLLOUT,
-    SECTION,
-    setting,
-    written,
-)
+from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, MODE, PRESET, ROLLOUT, SECTION, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.config import Options
@@ -49,12 +37,12 @@ _RETURNED = f"{ROLLOUT}.logprobs_mode"
 
 def _check_names(config: DictConfig) -> None:
     """Refuse names that are in no registry, and names of ours that another package took."""
-    loop, mode = setting(config, AGENT_LOOP), setting(config, MODE)
+    loop, mode = setting(config, keys.AGENT_LOOP), setting(config, MODE)
     asked: list[tuple[str, Any, Iterable[object]]] = []
     if isinstance(loop, str) and loop.startswith(PREFIX):
         # Agent loops of a user's own are registered in a file that only the workers read.
         own = [name for feature in features.all_features() for name in feature.agent_loops]
-        asked.append((AGENT_LOOP, loop, own))
+        asked.append((keys.AGENT_LOOP, loop, own))
     for kind, key, ours, registry in (
         ("advantage estimator", ESTIMATOR, ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
         ("policy loss", LOSS, LOSSES, POLICY_LOSS_REGISTRY),
@@ -72,7 +60,7 @@ def _check_names(config: DictConfig) -> None:
         asked.append((MODE, mode, TRAINER_REGISTRY))
     for key, name, registered in asked:
         valid = [str(getattr(each, "value", each)) for each in registered]
-        may_be_elsewhere = key != AGENT_LOOP and registers_elsewhere(config)
+        may_be_elsewhere = key != keys.AGENT_LOOP and registers_elsewhere(config)
         if isinstance(name, str) and name not in valid and not may_be_elsewhere:
             why = "nothing of this name is registered with verl (a module of yours that registers it is "
             why += "named by VERL_USE_EXTERNAL_MODULES)"
@@ -91,24 +79,19 @@ def _check_preset(config: DictConfig) -> None:
         why = f"this algorithm of another package could not be loaded: {catalogue.FAILED[name]}"
         raise SettingError(PRESET, name, why=why, valid=valid, fix=_MENDED)
     nearest = get_close_matches(str(name), PRESETS, n=1)
-    raise SettingError(
-        PRESET, name, valid=valid, fix=Line(f"+algo={nearest[0]}" if nearest else f"~{PRESET}")
-    )
+    fix = Line(f"+algo={nearest[0]}" if nearest else f"~{PRESET}")
+    raise SettingError(PRESET, name, valid=valid, fix=fix)
 
 
 def _advise_preset(config: DictConfig) -> Iterator[Problem]:
     """Warn of a reward manager or a filter of prompts that is not the preset's, which no gradient shows."""
     name = str(written(config.algorithm).get("preset"))
-    found = {
-        key: (as_typed(own), f"{key}={as_typed(now)}")
-        for key, (own, now) in differing(config).items()
-        if key.startswith(_UNSEEN) and key not in catalogue.left_to_user(name)
-    }
-    if found:
-        pairs = "; ".join(f"{line}, in the preset {own}" for own, line in found.values())
+    unseen = {key: both for key, both in differing(config).items() if key.startswith(_UNSEEN)}
+    if found := {key: unseen[key] for key in unseen if key not in catalogue.left_to_user(name)}:
+        lines = {key: f"{key}={as_typed(now)}" for key, (_, now) in found.items()}
+        pairs = "; ".join(f"{line}, in the preset {as_typed(found[key][0])}" for key, line in lines.items())
         seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}"
-        lines = " ".join(line for _, line in found.values())
-        fix = Line(without=tuple(found), more=f"the same command without {lines}")
+        fix = Line(without=tuple(found), more=f"the same command without {' '.join(lines.values())}")
         yield Problem(PRESET, name, seen=seen, fix=fix)
 
 
@@ -159,8 +142,8 @@ def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
 
 def _correction(config: DictConfig) -> str:
     """Return what corrects for the rollout's policy by its log-probs; empty without it, or without ours."""
-    keys = [f"{CORRECTION}.{name}" for name in ("bypass_mode", "rollout_is", "rollout_rs")]
-    given = [key for key in keys if setting(config, key)] if catalogue.knows(config) else []
+    known = [f"{keys.CORRECTION}.{name}" for name in ("bypass_mode", "rollout_is", "rollout_rs")]
+    given = [key for key in known if setting(config, key)] if catalogue.knows(config) else []
     return f"{given[0]}={as_typed(setting(config, given[0]))}" if given else ""
 
 
@@ -184,11 +167,11 @@ def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
         why = f"{correction} compares them, at temperature 1, with the policy's at temperature "
         fix = Line(f"{_RETURNED}=processed_logprobs")
         yield Problem(_RETURNED, "raw_logprobs", fix, f"{why}{rollout.temperature}")
-    if correction.startswith(BYPASS) and not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
+    if correction.startswith(keys.BYPASS) and not is_raw and (rollout.top_p < 1 or rollout.top_k > 0):
         name = "top_p" if rollout.top_p < 1 else "top_k"
         why = f"with {correction} the old log-probs are of the truncated distribution, the policy's of the "
         why += "whole: every ratio is too small"
-        fix = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {BYPASS}=false")
+        fix = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1", more=f", or {keys.BYPASS}=false")
         yield Problem(f"{ROLLOUT}.{name}", rollout[name], fix, why)
 
 
@@ -197,10 +180,8 @@ def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
     (key, parts), scale = parts_of_step(config), f"{SECTION}.scale_rewards"
     is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
     if parts > 1 and (is_of_batch or catalogue.learns_from_several_rewards(config)):
-        why = (
-            f"advantages are computed for each of these parts, and {ESTIMATOR}={setting(config, ESTIMATOR)} "
-            "divides by the standard deviation of a part, not of the batch"
-        )
+        why = f"advantages are computed for each of these parts, and {ESTIMATOR}="
+        why += f"{setting(config, ESTIMATOR)} divides by the standard deviation of a part, not of the batch"
         words = (f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
         fix = Line(*words, more=f", or {scale}=group" if is_of_batch else "")
         yield Problem(key, parts, fix, why, valid="1")
@@ -209,14 +190,12 @@ def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
 def _advise_sizes(config: DictConfig) -> Iterator[Problem]:
     """Warn of sizes that do not divide one another, for which verl ends when a rollout has been paid for."""
     mini_batch_key, fetched = f"{ACTOR}.ppo_mini_batch_size", setting(config, "data.gen_batch_size")
-    keys = ("trainer.nnodes", "trainer.n_gpus_per_node", f"{ROLLOUT}.n", mini_batch_key)
-    counts = [setting(config, key) for key in (*keys, "data.train_batch_size")]
+    sizes = ("trainer.nnodes", "trainer.n_gpus_per_node", f"{ROLLOUT}.n", mini_batch_key)
+    counts = [setting(config, key) for key in (*sizes, "data.train_batch_size")]
     if not (all(map(is_count, [*counts, parts_of_step(config)[1]])) and runs_v1(config)):
         return
     nodes, per_node, n, mini_batch, prompts = counts
-    fetches_singly = setting(config, "algorithm.filter_groups.enable") or "async" in str(
-        setting(config, MODE)
-    )
+    fetches_singly = setting(config, keys.FILTER) or "async" in str(setting(config, MODE))
     if is_count(fetched) and prompts % fetched and not fetches_singly:
         why = f"verl fetches so many prompts at a time, and a step has {prompts}"
         yield Problem("data.gen_batch_size", fetched, Line("data.gen_batch_size=null"), why)
@@ -231,7 +210,7 @@ def _advise_sizes(config: DictConfig) -> Iterator[Problem]:
         return
     of_step = -(-prompts // parts_of_step(config)[1] // mini_batch) * rows  # verl fills mini-batches up
     has_reference = setting(config, "algorithm.use_kl_in_reward") or setting(config, f"{ACTOR}.use_kl_loss")
-    passes = {ROLLOUT: not setting(config, BYPASS), "actor_rollout_ref.ref": has_reference}
+    passes = {ROLLOUT: not setting(config, keys.BYPASS), "actor_rollout_ref.ref": has_reference}
     if setting(config, ESTIMATOR) == "gae":
         passes = {}  # verl fills a step up to the critic's mini-batches, too
     of_passes = [(section, "log_prob_", of_step) for section, is_made in passes.items() if is_made]
@@ -249,15 +228,12 @@ def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
     mini_batch, prompts, parts = setting(config, key), setting(config, batch_key), parts_of_step(config)[1]
     if not (all(map(is_count, (mini_batch, prompts, parts))) and runs_v1(config) and catalogue.knows(config)):
         return
-    of_part = prompts // parts
-    last = of_part % mini_batch
+    last = (of_part := prompts // parts) % mini_batch
     if last and setting(config, f"{ACTOR}.use_dynamic_bsz") and "separate_async" not in setting(config, MODE):
         whose = f"each of the {parts} parts of a step" if parts > 1 else "a step"
         largest = max(each for each in range(1, min(mini_batch, of_part) + 1) if of_part % each == 0)
-        why = (
-            f"the last update of {whose} has {last} prompts: the rest of it is padding, and a loss "
-            "averaged over responses or prompts is divided by it, too"
-        )
+        why = f"the last update of {whose} has {last} prompts: the rest of it is padding, and a loss "
+        why += "averaged over responses or prompts is divided by it, too"
         yield Problem(key, mini_batch, Line(f"{key}={largest}"), why, valid=f"a divisor of {of_part}")
 
 

@@ -32,11 +32,6 @@ from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, chosen_platform
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import FIX, read_config
 
-_LOCAL_PATHS = ("/", "~", "./", "../")
-"""Beginnings of a path on a machine, unlike those of a hub or of a module."""
-_FILES = (".parquet", ".json", ".jsonl", ".py")
-"""Ends of a file's name, unlike those of a model on a hub."""
-
 _FOLDER, _NOTE = "trainer.default_local_dir", "grpo_verl_ext.json"
 """Folder of a training's checkpoints, and the file in it that says what they are trained by."""
 _LOGGER = "trainer.logger"
@@ -88,13 +83,11 @@ def _check_folder(config: DictConfig) -> None:
     if not is_resumed or not (folder / "latest_checkpointed_iteration.txt").is_file():
         return
     try:
-        was = (
-            read_if_there(folder / _NOTE, dict[str, str], ValueError, "what a training was begun with") or {}
-        )
+        was = read_if_there(folder / _NOTE, dict[str, str], ValueError, "what a training was begun with")
     except ValueError as error:
         raise SettingError(_FOLDER, str(folder), seen=str(error)) from error
     now = _trained_by(config) if was else {}
-    for key, value in was.items():
+    for key, value in (was or {}).items():
         if value != now.get(key):
             why = f"its checkpoints are another training's: {key} was {value}, and is {now.get(key)} here"
             onward = f", or to go on from there: ++{SECTION}.silence=[folder]"
@@ -116,8 +109,9 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
             if of_task is not None and name.startswith(f"{of_task}/"):
                 continue
             path = Path(os.path.expanduser(name))
-            is_local = name.startswith(_LOCAL_PATHS) or (name.endswith(_FILES) and "://" not in name)
-            if is_local and not path.exists():
+            is_file = name.endswith((".parquet", ".json", ".jsonl", ".py")) and "://" not in name
+            # unlike a model on a hub, or a module
+            if (name.startswith(("/", "~", "./", "../")) or is_file) and not path.exists():
                 why = "that is not on this machine, which is wrong unless the workers see it"
                 yield Problem(key, name, f"{key}=<a path that exists>", why)
             if key.startswith("data.") and path.suffix == ".parquet" and path.is_file():

@@ -1,7 +1,5 @@
 """Report on a training: all problems, ours and what verl itself says, and what it would do of its preset."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys
@@ -35,8 +33,6 @@ from grpo_verl_ext.verl_plugin.mini_batch import plan
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
-_REFUSALS = (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException)
-_LORA_RANKS = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
 _INSTANTIATED = re.compile(
     r"Error in call to target '[^']+':\s\w+\((['\"])(?P<said>.*)\1\)\sfull_key: (?P<key>\S+)", re.S
 )
@@ -67,14 +63,15 @@ def _by_verl(config: DictConfig) -> Iterator[Finding]:
     verls: object = getattr(validate_config, "__wrapped__", validate_config)
     assert callable(verls)
     # For them verl imports vLLM, which may be missing.
-    copy = changed(config, {key: 0 for key in _LORA_RANKS if OmegaConf.select(config, key)})
+    lora_ranks = ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank")
+    copy = changed(config, {key: 0 for key in lora_ranks if OmegaConf.select(config, key)})
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Disabled critic")  # as every algorithm but PPO does
             verls(copy, need_reference_policy(copy), need_critic(copy))
             if setting(copy, "distillation.enabled"):
                 omega_conf_to_dataclass(copy.distillation)  # the trainer does, after it has started workers
-    except _REFUSALS as error:
+    except (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException) as error:
         yield Finding("verl", Severity.ERROR, _refusal(str(error), config))
     key = "algorithm.use_kl_in_reward"
     if setting(config, key) and setting(config, f"{ACTOR}.use_kl_loss"):
@@ -140,9 +137,8 @@ def report(config: DictConfig) -> int:
         found = list(findings_with_verls(config, words))
     print_findings(found, console)
     always = ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs")
-    numbers = {key: setting(config, key) for key in always}
+    numbers, count = {key: setting(config, key) for key in always}, "not known"
     numbers |= [plan.parts_of_step(config)]
-    count = "not known"
     if keys.FULLY_ASYNC not in config and all(is_count(number) for number in numbers.values()):
         prompts, mini_batch, epochs, parts = numbers.values()
         count = str(parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs)
@@ -189,10 +185,10 @@ def _meeting(config: DictConfig) -> str:
         return f"{cut.rows}; no forward pass, for the only update on a rollout has their log-probs"
     if cut.engine not in STATISTIC_ENGINES:
         return f"{cut.rows}, not measured between the updates with {ACTOR}.strategy={cut.engine}"
-    chosen = cut.plan()
     where = {
         StatisticSource.MICRO_BATCH: "in one micro-batch",
         StatisticSource.RANKS: "in the micro-batches of all ranks",
         StatisticSource.FORWARD_PASS: "in another forward pass before each later update",
     }
+    chosen = cut.plan()
     return f"{cut.rows}, {where[chosen.source]}: {chosen.reason}"

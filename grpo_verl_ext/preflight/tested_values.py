@@ -8,41 +8,13 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue import ESTIMATORS, ON_FSDP2, STATISTIC_ENGINES, Estimator, Loss
+from grpo_verl_ext.catalogue import ESTIMATORS, ON_FSDP2, STATISTIC_ENGINES, Estimator, Loss, requires
 from grpo_verl_ext.catalogue.gvpo import ANCHOR, ANCHORS
-from grpo_verl_ext.catalogue.requires import (
-    OUR_MODES,
-    VERLS_MODES,
-    AtLeast,
-    AtMost,
-    Condition,
-    If,
-    In,
-    NoneWith,
-    Null,
-    Off,
-    Same,
-    Trainer,
-    Where,
-    refused,
-    runs_v1,
-)
+from grpo_verl_ext.catalogue.requires import AtLeast, If, In, NoneWith, Null, Off, Trainer, Where, refused
 from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Finding, Line
-from grpo_verl_ext.utils.keys import (
-    ACTOR,
-    AGENT_LOOP,
-    BYPASS,
-    CORRECTION,
-    DISTILLATION,
-    ESTIMATOR,
-    LOSS,
-    MODE,
-    POLICY_LOSS,
-    ROLLOUT,
-    SECTION,
-    setting,
-)
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, ESTIMATOR, MODE, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
@@ -50,13 +22,12 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 
 _STRATEGY = f"{ACTOR}.strategy"
 _ONE_UPDATE = (f"{ACTOR}.ppo_epochs=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
-_FILTER = "algorithm.filter_groups.enable"
 _BYPASS_LOSS = "bypass_mode"
 """verl's loss that applies weights and rejection in bypass mode itself."""
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _BUFFER = PUNISHES.removesuffix(".enable")
 _BUDGET = "reward.reward_kwargs.max_resp_len"
-
+_TASK_REWARDS = f"{keys.DISTILLATION}.use_task_rewards"
 
 _IS_OURS = Where("the estimator is this package's", lambda config: catalogue.estimator_of(config) is not None)
 
@@ -69,24 +40,21 @@ def _distils(config: DictConfig) -> bool:
 
 def _by_verls_loss(name: str) -> In:
     """Return the row of weights or rejection, which in bypass mode verl's own loss alone applies."""
-    key = f"{CORRECTION}.{name}"
-
-    of_loss = f"{POLICY_LOSS}.rollout_correction.{name}"
+    key, of_loss = f"{CORRECTION}.{name}", f"{keys.POLICY_LOSS}.rollout_correction.{name}"
+    is_verls, line = If(keys.LOSS, (_BYPASS_LOSS,)), Line(f"{key}=null", more=f", or {BYPASS}=false")
     when = Where(
         "bypass mode has another loss than verl's of that name, or that one does something else",
         lambda config: (
             setting(config, BYPASS)
-            and not (
-                setting(config, LOSS) == _BYPASS_LOSS and setting(config, of_loss) == setting(config, key)
-            )
+            and not (is_verls(config) and setting(config, of_loss) == setting(config, key))
         ),
     )
-    why = f"is applied by verl's loss {_BYPASS_LOSS} alone, as its {POLICY_LOSS}.rollout_correction says"
-    return Null(key, why, refuse=True, when=when, line=Line(f"{key}=null", more=f", or {BYPASS}=false"))
+    why = f"is applied by verl's loss {_BYPASS_LOSS} alone, as its {keys.POLICY_LOSS}.rollout_correction says"
+    return Null(key, why, refuse=True, when=when, line=line)
 
 
 _STATISTIC = refused(
-    Trainer(OUR_MODES, "does not tell the loss of other responses in the mini-batch"),
+    Trainer(requires.OUR_MODES, "does not tell the loss of other responses in the mini-batch"),
     In(
         _STRATEGY,
         STATISTIC_ENGINES,
@@ -97,26 +65,26 @@ _STATISTIC = refused(
     Off(
         f"{ACTOR}.shuffle",
         "has each rank shuffle the rows that one optimizer step needs together",
-        when=If(MODE, OUR_MODES),
+        when=If(MODE, requires.OUR_MODES),
     ),
     NoneWith(
-        f"{DISTILLATION}.loss_mode",
+        f"{keys.DISTILLATION}.loss_mode",
         "forward_kl_topk",
         "has verl call the loss for the logits, too, where nothing is known of other responses",
         when=Where(
             "verl may distil by top tokens, beside the algorithm",
             lambda config: (
                 setting(config, "distillation.enabled")
-                and not (_distils(config) and not setting(config, f"{DISTILLATION}.use_task_rewards", True))
+                and not (_distils(config) and not setting(config, _TASK_REWARDS, True))
             ),
         ),
-        line=Line(f"{DISTILLATION}.loss_mode=k3"),
+        line=Line(f"{keys.DISTILLATION}.loss_mode=k3"),
     ),
 )
 """What a loss that needs a statistic of the mini-batch was tested with."""
 
 
-def _shared(name: str, used: Condition, *rows: In) -> Feature:
+def _shared(name: str, used: requires.Condition, *rows: In) -> Feature:
     return Feature(name=name, used=used, requires=rows)
 
 
@@ -144,7 +112,7 @@ _SHARED = (
     _shared(
         "groups",
         lambda config: catalogue.counts_prompts(catalogue.loss_of(config)),
-        Same(
+        requires.Same(
             f"{ACTOR}.rollout_n",
             f"{ROLLOUT}.n",
             "is not the number of responses, by which the loss counts the prompts",
@@ -158,7 +126,7 @@ _SHARED = (
         "distillation",
         catalogue.knows,
         In(
-            f"{DISTILLATION}.use_task_rewards",
+            _TASK_REWARDS,
             (True, None),
             "makes the distillation the whole loss: the algorithm does nothing",
             refuse=True,
@@ -171,17 +139,17 @@ _SHARED = (
                 "verl's distillation loss counts beside the algorithm's",
                 lambda config: (
                     _distils(config)
-                    and setting(config, f"{DISTILLATION}.distillation_loss_coef", True)
-                    and setting(config, f"{DISTILLATION}.use_task_rewards", True)
+                    and setting(config, f"{keys.DISTILLATION}.distillation_loss_coef", True)
+                    and setting(config, _TASK_REWARDS, True)
                 ),
             ),
         ),
     ),
     _shared(
         "dynamic-sampling",
-        If(_FILTER),
+        If(keys.FILTER),
         Trainer(
-            (*OUR_MODES, *VERLS_MODES),
+            (*requires.OUR_MODES, *requires.VERLS_MODES),
             "reads no algorithm.filter_groups: every prompt would be trained on",
             refuse=True,
             when=_IS_OURS,
@@ -190,13 +158,13 @@ _SHARED = (
             f"{_SAMPLER}.path",
             "is left the dynamic sampling by verl, and need not read algorithm.filter_groups",
             when=If(f"{_SAMPLER}.name"),
-            line=Line(f"{_SAMPLER}.path=null", more=f", or {_FILTER}=false"),
+            line=Line(f"{_SAMPLER}.path=null", more=f", or {keys.FILTER}=false"),
         ),
     ),
     _shared(
         "batch-scale",
         If(f"{SECTION}.scale_rewards", ("batch",)),
-        Off(_FILTER, "changes the batch by whose standard deviation advantages are divided"),
+        Off(keys.FILTER, "changes the batch by whose standard deviation advantages are divided"),
     ),
     _shared(
         "mask-truncated",
@@ -231,25 +199,21 @@ _SHARED = (
                 "vLLM gets no seeds of this package, nor perhaps of a user's agent loop",
                 lambda config: (
                     setting(config, f"{ROLLOUT}.name") == "vllm"
-                    and runs_v1(config)
-                    and setting(config, AGENT_LOOP) in (*AGENT_LOOPS, *AGENT_LOOPS.values())
+                    and requires.runs_v1(config)
+                    and setting(config, keys.AGENT_LOOP) in (*AGENT_LOOPS, *AGENT_LOOPS.values())
                     and setting(config, f"{SECTION}.seed_requests") is None
                 ),
             ),
         ),
-        In(
-            f"{ROLLOUT}.top_k",
-            (-1,),
-            "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
-            refuse=True,
-            when=If(f"{ROLLOUT}.top_k", (1,)),
-        ),
-        In(
-            f"{ROLLOUT}.temperature",
-            (1,),
-            "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
-            refuse=True,
-            when=If(f"{ROLLOUT}.temperature", (0,)),
+        *(
+            In(
+                f"{ROLLOUT}.{name}",
+                (usual,),
+                "samples the likeliest token alone: responses to a prompt are one text, every advantage is 0",
+                refuse=True,
+                when=If(f"{ROLLOUT}.{name}", (greedy,)),
+            )
+            for name, usual, greedy in (("top_k", -1, 1), ("temperature", 1, 0))
         ),
     ),
     _shared(
@@ -269,7 +233,7 @@ _SHARED = (
     _shared(
         "critic-warmup",
         lambda config: _IS_OURS(config) and not setting(config, "critic.enable"),
-        AtMost(
+        requires.AtMost(
             "trainer.critic_warmup",
             1,
             "keeps verl from training the policy before this step, for a critic that is not there",
@@ -278,7 +242,9 @@ _SHARED = (
     ),
     _shared(
         "pf-ppo",
-        lambda config: runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config),
+        lambda config: (
+            requires.runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config)
+        ),
         Off(
             "algorithm.use_pf_ppo",
             "gives a response the advantage of another, drawn by its reward",
@@ -312,5 +278,4 @@ def untested(config: DictConfig) -> Iterator[Finding]:
         if record is not None:
             name, rows = _of_record(record)
             asked.append((name, tuple(row for row in rows if is_known or not row.refuse)))
-    found = (row.unmet(name, config) for name, rows in asked for row in rows)
-    yield from (each for each in found if each is not None)
+    yield from filter(None, (row.unmet(name, config) for name, rows in asked for row in rows))

@@ -20,7 +20,6 @@ COUNTS = (
     *("data.train_batch_size", "trainer.total_epochs"),
     *(f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"),
 )
-"""Numbers of prompts and of passes."""
 _POSITIVE = (f"{ACTOR}.optim.lr", f"{ROLLOUT}.temperature")
 _BOUNDS = (f"{CORRECTION}.rollout_is_threshold", f"{CORRECTION}.rollout_rs_threshold")
 """Keys that take a number or the text of a pair, such as IcePop's 0.5_5.0."""

@@ -5,8 +5,6 @@ groups of three to five; two rewards and two steps each; a policy that has moved
 every clip, and rows of one token on both sides of each bound that a configuration has.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +63,7 @@ class Rollout:
     rollout_is_weights: Tensor | None = None
 
     @classmethod
-    def synthetic(cls, bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> Rollout:
+    def synthetic(cls, bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> "Rollout":
         """Draw a rollout in float64, the same one for a seed, with lengths, groups and masks of all seeds.
 
         ``bounds`` are numbers in the configuration at which a loss may clip, truncate or mask.
@@ -125,16 +123,15 @@ class Rollout:
         """Two steps for each response, one that ends in its middle and one at its end."""
         ends = torch.tensor([[max(0, length // 2 - 1), length - 1] for length in self.lengths])
         rewards = torch.stack([self.rewards[:, 0], self.rewards[:, 0].flip(0)], dim=1)
-        return wire.BatchSteps(
-            rewards.flatten(), torch.arange(len(ends)).repeat_interleave(2), ends.flatten()
-        )
+        rows = torch.arange(len(ends)).repeat_interleave(2)
+        return wire.BatchSteps(rewards.flatten(), rows, ends.flatten())
 
     @property
     def tokens(self) -> compute.Tokens:
         """What a loss gets of the responses."""
         return compute.Tokens(self.log_prob, self.old_log_prob, self.advantages, self.response_mask)
 
-    def to(self, dtype: torch.dtype) -> Rollout:
+    def to(self, dtype: torch.dtype) -> "Rollout":
         """Return the same with other floating-point numbers."""
         tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
         changed: dict[str, Any] = {name: x.to(dtype) for name, x in tensors.items() if x.is_floating_point()}

@@ -5,8 +5,6 @@ KL in the reward, rollout correction, advantages, the actor's dataclass, ``ppo_l
 needed.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,8 +33,6 @@ from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.estimators import anchored_targets
 
 _BUDGET = "data.max_response_length"
-_IN_TOKENS = (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length")
-"""Keys that are, or may be, the response budget."""
 _BOUNDS = (*(f"{ACTOR}.{name}" for name in CLIPS), f"{POLICY_LOSS}.off_policy_mask_threshold")
 
 
@@ -67,7 +63,7 @@ def of_probe(config: DictConfig) -> DictConfig:
     }
     if setting(config, f"{ACTOR}.rollout_n", n) == n:
         values[f"{ACTOR}.rollout_n"] = ROWS_PER_PROMPT
-    for key in _IN_TOKENS:
+    for key in (SCALE_FACTOR, f"{SECTION}.max_response_length", f"{POLICY_LOSS}.max_response_length"):
         if isinstance(value := setting(config, key), int | float):
             scaled = value / budget * MAX_RESPONSE_LENGTH
             values[key] = scaled if key == SCALE_FACTOR else max(1, round(scaled))

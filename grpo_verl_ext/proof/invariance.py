@@ -35,8 +35,6 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Largest relative error that rounding explains; a wrong denominator is wrong by at least per cents."""
 _VANILLA, _NORM = "vanilla", "seq-mean-token-sum-norm"
 """verl's loss that has every average, and the average that divides by ``actor.loss_scale_factor``."""
-_BESIDE = {"use_kl_loss": True, "kl_loss_coef": 0.04, "entropy_coeff": 0.01}
-"""Terms beside a loss."""
 
 COVERAGE = {
     "covered": (
@@ -141,7 +139,8 @@ def measure(
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
     for dtype, case in itertools.product(dtypes, cases):
         rollout = Rollout.synthetic(seed=seed).to(dtype)
-        alone, training = training_of(case, use_kl_loss=False, entropy_coeff=0), training_of(case, **_BESIDE)
+        alone = training_of(case, use_kl_loss=False, entropy_coeff=0)
+        training = training_of(case, use_kl_loss=True, kl_loss_coef=0.04, entropy_coeff=0.01)
         is_constant = not alone.weights(alone.rows(rollout)).any()
         rows = training.rows(rollout)
         whole = rows.value_and_gradient(training.actor)
@@ -173,16 +172,14 @@ def own_case(
         options = {"--loss-agg-mode": loss_agg_mode, "--loss-scale-factor": loss_scale_factor}
         for option, value in options.items():
             if value is not None:
-                raise ValueError(
-                    f"{option} is {value}, but presets have their own; valid is the option together with "
-                    f"--loss. Type: grpo-verl-ext invariance --loss <name> {option} {value}"
-                )
+                seen = f"{option} is {value}, but presets have their own"
+                fix = f"grpo-verl-ext invariance --loss <name> {option} {value}"
+                raise ValueError(f"{seen}; valid is the option together with --loss. Type: {fix}")
         return None
     if loss_mode not in POLICY_LOSS_REGISTRY:
-        raise ValueError(
-            f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}. "
-            f"Type: VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
-        )
+        seen = f"--loss is {loss_mode}, which is not registered; valid are {', '.join(POLICY_LOSS_REGISTRY)}"
+        fix = f"VERL_USE_EXTERNAL_MODULES=<your module> grpo-verl-ext invariance --loss {loss_mode}"
+        raise ValueError(f"{seen}. Type: {fix}")
     own = PRESETS[loss_mode].leaves if loss_mode in PRESETS else {}
     case = Case(loss_mode, loss_mode, loss_agg_mode or "token-mean", loss_scale_factor, values=own)
     actor = training_of(case).actor
@@ -197,13 +194,12 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
     all_ = ours + (list(measure(VERL_CASES, seed=seed)) if include_verl else [])
     passed = all(m.passed for m in ours)
     if as_json:
-        rows = [m._asdict() for m in all_]
-        content = {"passed": passed, **COVERAGE, "measurements": rows}
+        content = {"passed": passed, **COVERAGE, "measurements": [m._asdict() for m in all_]}
         print(numbers_as_text(content), end="")
         return passed
     loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
-    table = Table(loss, "dtype", "value", "gradient", "worst cut", "verdict")
-    table.title = "Largest relative errors"
+    names = ("dtype", "value", "gradient", "worst cut", "verdict")
+    table = Table(loss, *names, title="Largest relative errors")
     table.caption = (
         "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; "
         "CONSTANT: without KL and entropy terms no gradient reaches log_prob"

@@ -5,8 +5,6 @@ depends on the cut; several updates without a ratio; a refusal of verl's or of o
 notes, settings that change nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,11 +30,6 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step, several_upd
 
 TOLERANCE = 1e-6
 """Largest relative distance of two gradients that float32 in verl's estimators explains."""
-_KNOWN = {"verl", "grpo_verl_ext", "functools"}
-"""Packages of functions whose error at the first update is a refusal, and no fault of the probe's batch."""
-_CUTS = (("uneven", 1), ("dynamic", 2))
-_SECTIONS = ("algorithm.", f"{ACTOR}.")
-"""Sections with the keys on which a gradient on one rollout depends."""
 _UNSEEN = (
     *("algorithm.filter_groups", "algorithm.pf_ppo"),
     *(f"algorithm.kl_ctrl.{name}" for name in ("type", "horizon", "target_kl")),
@@ -46,8 +39,6 @@ _UNSEEN = (
 _OF_LOSS = {*CLIPS, *["tau_pos", "tau_neg", "entropy_coeff", "kl_loss_coef", "kl_loss_type"]}
 _OF_LOSS |= {"loss_agg_mode", "loss_scale_factor", "use_prefix_grouper"}
 """verl's keys of ``actor`` that a loss, or a term beside it, could read."""
-_OF_ESTIMATOR = {"scale_rewards", "mask_truncated_completions", "gvpo_anchor"}
-"""Options of ``algorithm.grpo_ext`` likewise."""
 
 
 def _weights(training: Training, rollout: Rollout, record: Algorithm | None = None) -> Tensor:
@@ -93,8 +84,10 @@ class _Probe:
         self.config, self.words = config, words
         self.algorithm = ALGORITHMS.get(str(setting(config, keys.PRESET)))
         free = catalogue.left_to_user(self.algorithm.name) if self.algorithm else set()
-        both = {key: each for key, each in differing(config).items() if key.startswith(_SECTIONS)}
+        sections = ("algorithm.", f"{ACTOR}.")  # with the keys on which a gradient on one rollout depends
+        both = {key: each for key, each in differing(config).items() if key.startswith(sections)}
         self.others = {key: each for key, each in both.items() if key not in free}
+        self.names = f"{ESTIMATOR}={setting(config, ESTIMATOR)} with {LOSS}={setting(config, LOSS)}"
         self.own = self.papers = of_probe(config)
         if self.others:
             self.papers = of_probe(changed(config, {key: own for key, (own, _) in self.others.items()}))
@@ -130,14 +123,13 @@ def _refused(probe: _Probe, error: Exception) -> Finding:
     if isinstance(error, SettingError):
         return Finding("refused", Severity.ERROR, error.problem)
     said, config = f"{type(error).__name__}: {error}", probe.config
-    functions = (
-        ADV_ESTIMATOR_REGISTRY.get(setting(config, ESTIMATOR)),
-        POLICY_LOSS_REGISTRY[setting(config, LOSS)],
-    )
-    modules = {getattr(each, "__module__", "verl") for each in functions}
-    if others := sorted(each for each in modules if each.partition(".")[0] not in _KNOWN):
-        seen = f"{ESTIMATOR}={setting(config, ESTIMATOR)} with {LOSS}={setting(config, LOSS)} could not be "
-        seen += f"tried, for {' and '.join(others)} raises on a synthetic batch {said}; the training goes on"
+    both = ADV_ESTIMATOR_REGISTRY.get(setting(config, ESTIMATOR)), POLICY_LOSS_REGISTRY[setting(config, LOSS)]
+    modules = {getattr(each, "__module__", "verl") for each in both}
+    # Of other packages' functions an error may be a fault of the probe's batch.
+    known = {"verl", "grpo_verl_ext", "functools"}
+    if others := sorted(each for each in modules if each.partition(".")[0] not in known):
+        seen = f"{probe.names} could not be tried, for {' and '.join(others)} raises on a synthetic batch "
+        seen += f"{said}; the training goes on"
         return Finding("refused", Severity.WARNING, Problem("", None, seen=seen))
     return Finding("refused", Severity.ERROR, _fault(probe, f"raises at the first update {said}"))
 
@@ -150,16 +142,16 @@ def _fault(probe: _Probe, fault: str) -> Problem:
             why = f"the training then {fault}"
             fix = Line(without=(key,), more=f"the same command without {key}")
             return Problem(key, setting(probe.config, key), fix, why)
-    loss = setting(probe.config, LOSS)
-    seen = f"{ESTIMATOR}={setting(probe.config, ESTIMATOR)} with {LOSS}={loss} {fault}"
-    return Problem(LOSS, loss, "the same command with other values of its options", seen=seen)
+    line = "the same command with other values of its options"
+    return Problem(LOSS, setting(probe.config, LOSS), line, seen=f"{probe.names} {fault}")
 
 
 def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tensor) -> Iterator[Finding]:
     """Yield what is found of a rollout that is cut, and of one that is used for several updates."""
     loss, name = catalogue.loss_of(config), setting(config, LOSS)
     may_depend = isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split
-    away = max(_distance(training.weights(rows, rows.cut(*each)), whole) for each in _CUTS)
+    cuts = (("uneven", 1), ("dynamic", 2))
+    away = max(_distance(training.weights(rows, rows.cut(*each)), whole) for each in cuts)
     if away > TOLERANCE and not may_depend:
         key, line = LOSS, loss.exact_preset if isinstance(loss, VerlsLoss) else ""
         is_of_budget = setting(config, keys.AGGREGATION) == "seq-mean-token-sum-norm"
@@ -189,13 +181,10 @@ def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Findi
         promise = _weights(Training(papers) if probe.others else training, rollout, algorithm)
     except SettingError:  # an option outside of its range, of which another check speaks
         return
-
     if (away := _distance(found, promise)) <= TOLERANCE:
         return
-    seen = (
-        f"+algo={algorithm.name} does not name what will be trained: on the probe's batch the gradient is "
-        f"{_percent(away)} away from that of {algorithm.name} ({algorithm.paper})"
-    )
+    seen = f"+algo={algorithm.name} does not name what will be trained: on the probe's batch the gradient is "
+    seen += f"{_percent(away)} away from that of {algorithm.name} ({algorithm.paper})"
     causes = {}
     if _distance(_quietly(papers, rollout), promise) <= TOLERANCE:
         for key, both in probe.others.items():
@@ -243,7 +232,8 @@ def _set_by(
     leaves = PRESETS[preset].leaves if preset in ALGORITHMS else {}
     for key in dict.fromkeys(map(keys.key_of, words)):
         section, _, name = key.rpartition(".")
-        reads = {SECTION: name in _OF_ESTIMATOR, ACTOR: name in _OF_LOSS}
+        of_estimator = ("scale_rewards", "mask_truncated_completions", "gvpo_anchor")
+        reads = {SECTION: name in of_estimator, ACTOR: name in _OF_LOSS}
         if key == "algorithm.gdpo_reward_keys" and catalogue.learns_from_several_rewards(config):
             continue  # the synthetic rewards have no names
         if not reads.get(section, key.startswith(("algorithm.", POLICY_LOSS))) or key.startswith(_UNSEEN):

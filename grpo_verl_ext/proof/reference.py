@@ -5,8 +5,6 @@ and entropy by the functions of `algorithms`. Only verl's rollout correction, wh
 taken as verl computed it.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import torch

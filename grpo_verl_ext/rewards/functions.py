@@ -4,8 +4,6 @@ They have verl's signature, ``f(data_source, solution_str, ground_truth, extra_i
 or a dictionary with a number ``score`` and perhaps ``acc`` and more numbers.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math

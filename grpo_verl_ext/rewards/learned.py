@@ -1,7 +1,5 @@
 """Scores by a classifier of transformers: one for a response, or P(right) for each of its steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ class LearnedReward:
     tokenizer: transformers.PreTrainedTokenizerBase
 
     @classmethod
-    def load(cls, folder: Path | str, *, of_steps: bool = False, dtype: str = "float32") -> LearnedReward:
+    def load(cls, folder: Path | str, *, of_steps: bool = False, dtype: str = "float32") -> "LearnedReward":
         """Load a model on CPU, with a new head if it has none; ``dtype`` ``auto``: its files' precision."""
         architecture, outputs = transformers.AutoModelForSequenceClassification, 1
         if of_steps:

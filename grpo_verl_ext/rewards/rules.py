@@ -1,7 +1,5 @@
 """Rewards by rule: the right answer between ``<answer>`` and ``</answer>``, and the tags of the format."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 

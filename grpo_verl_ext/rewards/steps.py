@@ -6,8 +6,6 @@ positions of last tokens. They are checked here, and the token is found at which
 Additions of chain_sum such as ``7+2=9;`` are found and graded.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left

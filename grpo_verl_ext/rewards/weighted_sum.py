@@ -7,8 +7,6 @@ verl takes ``score`` for the reward and filters groups by any key. In validation
 ``val-aux/<data_source>/<key>/mean@N``, and ``acc`` the main result, ``val-core/<data_source>/acc/mean@N``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Run child processes that write to a log and never outlive this process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -18,9 +16,6 @@ import psutil
 
 from grpo_verl_ext.utils.console import ending
 
-_ENDS_WITHIN = 60.0
-"""Seconds that a child may take to end after Ctrl-C."""
-_PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -40,10 +35,9 @@ def run_logged(
     with log.open("w") as output:
         status = run_to_its_end(command, while_running=while_running, stdout=output, **options)
     if status != 0:
-        raise ProcessFailedError(
-            f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(status)}; its "
-            f"whole output is in {log}. Run the same command again to resume"
-        )
+        seen = f"{last_lines(log)}\n{' '.join(command[:3])} … ended with {ending(status)}"
+        said = f"{seen}; its whole output is in {log}"
+        raise ProcessFailedError(f"{said}. Run the same command again to resume")
 
 
 def run_to_its_end(
@@ -63,7 +57,7 @@ def run_to_its_end(
     except BaseException:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(_ENDS_WITHIN)
+            process.wait(60)  # seconds to end by itself
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             process.kill()
             process.wait()
@@ -88,7 +82,7 @@ def _prepare_child() -> None:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's background job ignores, and its children
     if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _libc.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 MARK = "GRPO_VERL_EXT_RUN"

@@ -1,7 +1,5 @@
 """Read what verl wrote: its file logger's metrics, over all attempts of a run, and dumps of responses."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable
@@ -20,9 +18,6 @@ Metrics = dict[int, dict[str, float]]
 TRAINED = "training/global_step"
 """Metric that verl logs with every training step, and not with a validation alone."""
 
-_LARGEST = 1e150
-"""The square of a larger number may overflow a float."""
-
 
 class CorruptFileError(ValueError):
     """A file cannot be read, or has a line that verl did not write; the message says where."""
@@ -31,15 +26,15 @@ class CorruptFileError(ValueError):
 def read_metrics(files: Iterable[Path]) -> Metrics:
     """Return metrics by step; a later file wins for a step that it repeats.
 
-    verl's logger writes null for NaN and for infinities; here they are NaN, and so is a number larger than
-    `_LARGEST`. Values that are not numbers, such as lists, are left out.
+    verl's logger writes null for NaN and for infinities; here they are NaN, and so is a number above 1e150,
+    whose square may overflow. Values that are not numbers, such as lists, are left out.
     A last line without a line end is skipped: verl was killed, or is still writing.
     """
     metrics: Metrics = {}
     for file in files:
         for record in read_lines(file, _Record, CorruptFileError, what="verl's metrics", only_whole=True):
             metrics.setdefault(record.step, {}).update(
-                (name, float(value) if value is not None and abs(value) <= _LARGEST else math.nan)
+                (name, float(value) if value is not None and abs(value) <= 1e150 else math.nan)
                 for name, value in record.data.items()
                 if value is None or isinstance(value, int | float)
             )

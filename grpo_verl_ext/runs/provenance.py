@@ -1,7 +1,5 @@
 """Record what produced a result: the commit of these sources, the versions of the packages, the machine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -34,14 +32,12 @@ def git_revision(sources: Path = _SOURCES) -> str | None:
         made = subprocess.run(["git", "-C", sources, *words], capture_output=True, check=False, text=True)
         if made.returncode != 0:
             said = made.stderr.strip() or ending(made.returncode)
-            raise ProcessFailedError(
-                f"git cannot read the checkout of grpo_verl_ext, which records need: {said}"
-            )
+            seen = "git cannot read the checkout of grpo_verl_ext, which records need"
+            raise ProcessFailedError(f"{seen}: {said}")
         return made.stdout
 
-    if not which("git") or not any((folder / ".git").exists() for folder in sources.parents):
-        return None
-    if not git("ls-files", "__init__.py"):
+    in_checkout = which("git") and any((folder / ".git").exists() for folder in sources.parents)
+    if not in_checkout or not git("ls-files", "__init__.py"):
         return None
     changed = git("status", "--porcelain", "--untracked-files=no")
     changed += git("ls-files", "--others", "--exclude-standard")

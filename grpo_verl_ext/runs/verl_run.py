@@ -1,7 +1,5 @@
 """Start verl's trainer in a folder of its own, resume it, and quote values for its command line."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -31,8 +29,6 @@ TRAINER = ("-m", "verl.trainer.main_ppo")
 """Arguments with which Python starts verl's trainer."""
 METRICS_FILE = "VERL_FILE_LOGGER_PATH"
 """Environment variable with the path to which verl's file logger writes."""
-_RAY_ENDS_WITHIN = 20.0
-"""Seconds that Ray's processes may take to end after their driver; agents of a killed one need a minute."""
 
 
 @dataclass
@@ -96,11 +92,9 @@ class VerlRun:
         metrics = self.metrics()
         if not self.has_ended(metrics):
             last = max((step for step, values in metrics.items() if TRAINED in values), default=0)
-            raise ProcessFailedError(
-                f"verl ended with status 0 after step {last} of {self.steps}; trainer.total_epochs ends a "
-                f"training that has seen its data so often. Its whole output is in {log}. "
-                f"Type: trainer.total_epochs={self.steps}"
-            )
+            seen = f"verl ended with status 0 after step {last} of {self.steps}; trainer.total_epochs ends a "
+            seen += f"training that has seen its data so often. Its whole output is in {log}"
+            raise ProcessFailedError(f"{seen}. Type: trainer.total_epochs={self.steps}")
 
     def next_attempt(self) -> Path:
         """Return the path of the next attempt's files, without suffix; a log marks an attempt as started."""
@@ -125,7 +119,7 @@ class VerlRun:
                 while_running=lambda: on_metrics(self.metrics()),
             )
         finally:
-            end_leftovers(mark, patience=_RAY_ENDS_WITHIN)
+            end_leftovers(mark, patience=20)  # agents of a Ray whose driver was killed need a minute
         self.check_ended(log)
 
     def choose_checkpoint(self, attempt: str) -> None:

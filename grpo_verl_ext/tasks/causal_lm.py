@@ -1,7 +1,5 @@
 """Train a causal language model on prompts with responses, and sample responses from one, outside of verl."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ A folder is made complete or not at all, and is used only if nothing in it has c
 nor transformers, so that the check before a run costs milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -81,10 +79,9 @@ class PreparedFolder:
                 with appearing(self.path) as unfinished:
                     layout = {} if self.format is None else {"format": self.format}
                     manifest = {"settings": dict(settings), **layout, **build(unfinished)}
-                    files = sorted(path for path in unfinished.rglob("*") if path.is_file())
-                    manifest["sha256"] = {
-                        path.relative_to(unfinished).as_posix(): sha256(path) for path in files
-                    }
+                    files = sorted(each for each in unfinished.rglob("*") if each.is_file())
+                    names = [each.relative_to(unfinished).as_posix() for each in files]
+                    manifest["sha256"] = dict(zip(names, map(sha256, files), strict=True))
                     text = json.dumps(manifest, indent=2) + "\n"
                     (unfinished / _MANIFEST).write_text(text, encoding="utf-8")
             except BaseException:
@@ -127,10 +124,8 @@ class PreparedFolder:
             to_type = f"; type: {self.command}" if self.command else ""
             return PreparedFolderError(f"{where}: no such folder{to_type}")
         how = f"type: {self.command} --force" if self.command else "add --force"
-        return PreparedFolderError(
-            f"{where}: {self.path / name} cannot be used: {why}. "
-            f"It is left in place; to move the folder aside and make it again, {how}"
-        )
+        seen = f"{where}: {self.path / name} cannot be used: {why}. It is left in place"
+        return PreparedFolderError(f"{seen}; to move the folder aside and make it again, {how}")
 
 
 SYSTEM_PROMPT = """Respond in the following format:

@@ -1,7 +1,5 @@
 """What a command or a training's process prints: tables, errors, a line after Ctrl-C, how a child ended."""
 
-from __future__ import annotations
-
 import io
 import signal
 import sys
@@ -15,9 +13,6 @@ from grpo_verl_ext.utils.files import in_one_sentence
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNLIMITED = 10_000
-"""Columns of a console that is not a terminal."""
-
 
 def print_any_character() -> None:
     """Let a terminal without Unicode show codes such as ``\\u2212`` in place of raising an error."""
@@ -26,7 +21,7 @@ def print_any_character() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def make_console(*, at_least: int = 0, stderr: bool = False) -> Console:
+def make_console(*, at_least: int = 0, stderr: bool = False) -> "Console":
     """Return a console that never folds or cuts a line of text, so that paths can be copied whole.
 
     Tables may use ``at_least`` so many columns, even if the terminal is narrower.
@@ -34,7 +29,7 @@ def make_console(*, at_least: int = 0, stderr: bool = False) -> Console:
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False, markup=False, stderr=stderr)
-    console.width = max(console.width, at_least) if console.is_terminal else _UNLIMITED
+    console.width = max(console.width, at_least) if console.is_terminal else 10_000
     return console
 
 

@@ -3,8 +3,6 @@
 pydantic and OmegaConf are imported when a file is read, for the command line must not wait for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import count
@@ -42,10 +40,10 @@ class Document:
     }
 
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}
+_adapters: dict[Any, "TypeAdapter[Any]"] = {}
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     if kind not in _adapters:
@@ -176,7 +174,7 @@ def _load(source: str | TextIO, hint: Any) -> Any:
     return loader("").construct_document(node)
 
 
-def _keep_text(node: Node, hint: Any, seen: Iterator[int]) -> None:
+def _keep_text(node: "Node", hint: Any, seen: Iterator[int]) -> None:
     """Mark keys, and scalars of a declared type, as strings before YAML constructs them."""
     from yaml import MappingNode, ScalarNode, SequenceNode
 
@@ -224,7 +222,7 @@ def _path(location: Sequence[int | str]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def _message(wrong: ErrorDetails, kind: type) -> str:
+def _message(wrong: "ErrorDetails", kind: type) -> str:
     """Return key, value seen, valid values and the line to type."""
     *within, _ = wrong["loc"]
     key, value = _path(wrong["loc"]), wrong["input"]

@@ -1,12 +1,7 @@
 """The tokens with which a model ends a response, by its tokenizer, chat template and generation settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
-
-_ANSWER = "answer"
-"""A text that chat templates leave as it is."""
 
 
 def end_tokens(tokenizer: Any, generation: Any) -> set[int]:
@@ -28,8 +23,9 @@ def end_of_answer(tokenizer: Any, template: Mapping[str, Any]) -> int | None:
     That is the tokenizer's end token where the template writes none; some templates write another.
     ``template`` has more arguments of the chat template.
     """
-    chat = [{"role": "user", "content": _ANSWER}, {"role": "assistant", "content": _ANSWER}]
-    closing = tokenizer.apply_chat_template(chat, tokenize=False, **template).rpartition(_ANSWER)[2]
+    # with a text that templates leave as it is
+    chat = [{"role": role, "content": "answer"} for role in ("user", "assistant")]
+    closing = tokenizer.apply_chat_template(chat, tokenize=False, **template).rpartition("answer")[2]
     special = special_tokens(tokenizer)
     ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
     end: int | None = next((number for number in ids if number in special), tokenizer.eos_token_id)

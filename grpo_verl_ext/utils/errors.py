@@ -1,7 +1,5 @@
 """Problems with settings, in one form for exceptions, warnings and ``doctor --json``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ class Line(str):
     """Keys and sections whose words leave the command."""
     more: str
 
-    def __new__(cls, *words: str, without: tuple[str, ...] = (), more: str = "") -> Line:
+    def __new__(cls, *words: str, without: tuple[str, ...] = (), more: str = "") -> "Line":
         """Return the line."""
         quoted = (f"'{word}'" if set(word) & set('$ []"') else word for word in words)
         line = super().__new__(cls, " ".join(quoted) + more)

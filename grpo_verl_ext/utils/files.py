@@ -1,7 +1,5 @@
 """Write files and folders that appear complete or not at all, and lock them between processes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -67,13 +65,9 @@ def appearing(target: Path) -> Iterator[Path]:
         folder.rename(target)
     except BaseException as error:
         shutil.rmtree(folder)
-        if number := _NUMBER.search(str(error)):
+        if number := re.search(r"\(os error (\d+)\)", str(error)):  # of safetensors, no `OSError`
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(target)) from error
         raise
-
-
-_NUMBER = re.compile(r"\(os error (\d+)\)")
-"""How an error of safetensors, which is no ``OSError``, says that of the system; here a disk that is full."""
 
 
 def sha256(path: Path) -> str:
@@ -122,17 +116,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of the errors that freeing space mends."""
-
-
 def in_one_sentence(error: OSError, elsewhere: str | None = None) -> str | None:
     """Say which file or folder cannot be read or written, why, and what to type for another place.
 
     An error that names no file, such as that of a connection, is None.
     """
     said = f"{error.filename or 'a file'}: {error.strerror}"
-    if error.errno in _FULL:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"{said}. Free space there, and run the same command again; what was finished is kept"
     if error.filename is None or error.errno == errno.ENOENT:
         return said if error.filename else None

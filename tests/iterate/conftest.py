@@ -21,9 +21,7 @@ def settings(tmp_path: Path):
     def make(*overrides: str, rounds: int = 2, steps: int = 4, **reward_model: object) -> IterateSettings:
         words = ["+algo=grpo", "actor_rollout_ref.rollout.name=vllm", *overrides]
         reward = {"label": "grpo_verl_ext.rewards.rules.correctness", **reward_model}
-        policy, reward_model = PolicySettings(words, steps), RewardModelSettings(**reward)
-        return IterateSettings(
-            folder=str(tmp_path), rounds=rounds, seed=2, policy=policy, reward_model=reward_model
-        )
+        parts = {"policy": PolicySettings(words, steps), "reward_model": RewardModelSettings(**reward)}
+        return IterateSettings(folder=str(tmp_path), rounds=rounds, seed=2, **parts)
 
     return make

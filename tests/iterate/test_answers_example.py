@@ -48,11 +48,10 @@ def test_the_auc_is_over_all_prompts(module, tmp_path, monkeypatch) -> None:
 def validation(folder: Path, step: int, answers: str) -> None:
     """As verl dumps it: the ground truth of prompt n is n."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"input": f"{n}", "output": f"<answer>{said}</answer>", "gts": f"{n}", "score": 0.0, "uid": f"{n}"}
-        for n, said in enumerate(answers)
-    ]
-    lines = [json.dumps(row | {"step": step}) + "\n" for row in reversed(rows)]
+    lines = []
+    for n, said in enumerate(answers):
+        row = dict.fromkeys(("input", "gts", "uid"), f"{n}") | {"output": f"<answer>{said}</answer>"}
+        lines.insert(0, json.dumps(row | {"score": 0.0, "step": step}) + "\n")
     (folder / f"{step}.jsonl").write_text("".join(lines))
 
 

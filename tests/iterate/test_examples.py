@@ -95,9 +95,8 @@ class TestSteps:
 
     def test_no_prompt_has_too_many_and_the_seed_draws(self) -> None:
         rollouts = [response("p", f"{letter};", truth="a") for letter in "abcdefgh"]
-        first, again, other = (
-            Steps.made(rollouts, by_semicolons, per_prompt=3, seed=seed) for seed in (1, 1, 2)
-        )
+        how = {"rule": by_semicolons, "per_prompt": 3}
+        first, again, other = (Steps.made(rollouts, **how, seed=seed) for seed in (1, 1, 2))
         assert first == again != other
         assert len({example.completions[0] for example in first}) == 3
 
@@ -168,10 +167,8 @@ def test_files_keep_every_character(tmp_path_factory, examples) -> None:
 def write_rollouts(folder: Path, step: int, outputs: list[str]) -> None:
     """A response to each prompt, ``p0``, …; their truth is ``a``."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"input": f"p{i}", "output": output, "gts": "a", "score": 0, "step": step, "uid": "u"}
-        for i, output in enumerate(outputs)
-    ]
+    usual = {"gts": "a", "score": 0, "step": step, "uid": "u"}
+    rows = [usual | {"input": f"p{i}", "output": output} for i, output in enumerate(outputs)]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     (folder / f"{step}.jsonl").write_text("".join(lines), encoding="utf-8")
 

@@ -116,11 +116,9 @@ def test_kills_at_random_leave_the_manifest_of_a_whole_run(kills: int, tmp_path:
         process.kill()
     start("killed", kills).said()
 
-    unbroken, killed = (
-        (tmp_path / name / "manifest.json").read_text().replace(str(tmp_path / name), "FOLDER")
-        for name in ("unbroken", "killed")
-    )
-    assert killed == unbroken
+    folders = [tmp_path / name for name in ("unbroken", "killed")]
+    texts = [(each / "manifest.json").read_text().replace(str(each), "FOLDER") for each in folders]
+    assert texts[0] == texts[1]
     assert not list((tmp_path / "killed").glob("**/*.partial"))
     first, second = (record.parts["reward_model"] for record in records(tmp_path / "killed"))
     assert first["held_out_accuracy_after"] > 0.9

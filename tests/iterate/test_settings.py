@@ -49,10 +49,7 @@ def test_the_examples_are_read(file: Path) -> None:
         ("reward_model.replay=1.0", r"reward_model\.replay is 1\.0; .* less than 1"),
         ("reward_model.replay=.nan", r"reward_model\.replay is nan"),
         ("reward_model.held_out=0.0", r"reward_model\.held_out is 0\.0; .* greater than 0"),
-        (
-            "reward_model.rule_weight=0.5 reward_model.weight=0",
-            r"rule_weight is 0\.5, and weight 0\. Type: .*=1\.0$",
-        ),
+        ("reward_model.rule_weight=0.5 reward_model.weight=0", r"is 0\.5, and weight 0\. Type: .*=1\.0$"),
         ("reward_model.rule_weight=0", r"round 1 has no reward\. Type: reward_model\.start="),
         ("reward_model.step_label=a.c", r"either label or step_label"),
         ("reward_model.label=null", r"either label or step_label"),
@@ -84,9 +81,7 @@ def test_the_first_round_starts_from_the_users_model_and_asks_no_reward_model(se
 
 
 @pytest.mark.parametrize("rule", [{}, {"label": None, "step_label": "a.b"}], ids=["responses", "steps"])
-def test_a_later_round_starts_from_policy_and_reward_model_of_the_one_before(
-    settings, tmp_path: Path, rule: dict[str, object]
-) -> None:
+def test_a_later_round_starts_from_both_models_of_the_one_before(settings, tmp_path, rule) -> None:
     second = values(settings(weight=0.5, rule_weight=2.0, **rule), 2)
     assert second["actor_rollout_ref.model.path"] == f"{tmp_path}/round-1/{SAVED}"
     assert second[MANAGER] == "rule_and_model"

@@ -60,10 +60,8 @@ def test_what_the_command_replaces_is_a_sentence_with_the_papers_place() -> None
 
 def test_what_follows_from_another_key_is_not_replaced() -> None:
     """The preset derives use_kl_loss from the anchor, true where it is the reference."""
-    for word, usual in (
-        ("algorithm.grpo_ext.gvpo_anchor=ref", "old"),
-        (f"{ACTOR}.use_kl_loss=true", "false"),
-    ):
+    usual_of = {"algorithm.grpo_ext.gvpo_anchor=ref": "old", f"{ACTOR}.use_kl_loss=true": "false"}
+    for word, usual in usual_of.items():
         (sentence,) = shown_of("gvpo", word)["yours"]
         assert sentence.startswith(f"{word} (command line); the preset has {usual}")
 

@@ -119,7 +119,7 @@ def test_a_right_value_is_left_alone(word: str) -> None:
 
 @pytest.mark.parametrize("word", [f"{ENABLE}=${{oc.env:NO_F,true}}", f"{BOUNDS}=0.5_2", "trainer=null"])
 def test_the_line_to_type_makes_it_right(word: str) -> None:
-    left = correct([*WHOLE, word]).left
+    _, _, left = correct([*WHOLE, word])
     assert [each for each in left if each.check == values.NAME] == []
 
 

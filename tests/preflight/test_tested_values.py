@@ -210,9 +210,8 @@ def test_verls_other_drivers(preset: str, section: str) -> None:
     config = composed([f"+algo={preset}", *VLLM, f"+{section}.a=1"])
     (found,) = (each for each in untested(config) if each.problem.key == MODE)
     assert found.severity is Severity.ERROR
-    assert found.problem.value in {
-        f"verl.experimental.{each}_policy" for each in ("fully_async", "one_step_off")
-    }
+    modules = ("fully_async", "one_step_off")
+    assert found.problem.value in {f"verl.experimental.{each}_policy" for each in modules}
     assert found.problem.fix.startswith(f"python3 -m verl.trainer.main_ppo … {MODE}=grpo_ext_")
 
 

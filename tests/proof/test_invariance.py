@@ -1,13 +1,15 @@
 """Test that value and gradient of every loss are the same for every split, number of ranks and dtype.
 
 Measured through verl's ``ppo_loss`` with KL and entropy terms. bnpo, split-dependent by definition, is tested
-in tests/algorithms/test_aggregation.py and test_losses.py.
+in tests/algorithms/test_aggregation.py and test_losses.py. DPPO is compared with its formula, written out one
+response at a time; other losses of verl's are in tests/plugin/losses/test_preset_losses.py.
 """
 
 import dataclasses
 import json
 import math
 import re
+from itertools import permutations
 
 import pytest
 import torch
@@ -20,13 +22,14 @@ from grpo_verl_ext.catalogue import PRESETS, compute
 from grpo_verl_ext.catalogue.gvpo import GVPO
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.proof import invariance, largest
-from grpo_verl_ext.proof.batch import SPLITS
+from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, VERL_CASES, Case, measure
 
 DTYPES = (torch.float32, torch.float64)
 RANKED = [torch.float64, pytest.param(torch.float32, marks=pytest.mark.ci)]
 CASES = {case.name: case for case in OUR_CASES}
 VERL = {case.name: case for case in VERL_CASES}
+PRESET = {case.name: case for case in PRESET_CASES}
 FACTOR_NULL = VERL["verl seq-mean-token-sum-norm, null"]
 EXACT = [case for case in (*OUR_CASES, *PRESET_CASES) if not case.split_dependent]
 
@@ -165,18 +168,30 @@ def test_nothing_measured_is_an_error(nothing):
         list(measure(**nothing))
 
 
+@pytest.mark.parametrize("errors", list(permutations((0.0, math.nan, 1e-16))))
+def test_nan_is_the_largest_wherever_it_stands(errors):
+    assert largest(errors) == math.inf
+
+
+def test_the_largest_of_numbers_and_tensors_and_none_of_nothing():
+    assert largest([0.5, torch.tensor(2.0), 1]) == 2.0
+    assert largest([-math.inf, -1.0]) == -1.0
+    with pytest.raises(ValueError, match="nothing was measured"):
+        largest([])
+
+
 def test_every_preset_has_a_line():
     assert {case.name for case in (*OUR_CASES, *PRESET_CASES)} >= set(PRESETS)
 
 
 @pytest.fixture
-def no_presets(monkeypatch):
+def one_case(monkeypatch):
     monkeypatch.setattr(invariance, "PRESET_CASES", ())
-
-
-@pytest.mark.usefixtures("no_presets")
-def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
+
+
+@pytest.mark.usefixtures("one_case")
+def test_the_command_passes_when_ours_are_invariant():
     result = CliRunner().invoke(app, ["invariance", "--json"])
     assert result.exit_code == 0
     found = json.loads(result.stdout)
@@ -188,7 +203,7 @@ def test_the_command_passes_when_ours_are_invariant(monkeypatch):
     assert all(row["passed"] for row in rows)
 
 
-@pytest.mark.usefixtures("no_presets")
+@pytest.mark.usefixtures("one_case")
 def test_the_command_fails_and_says_so_when_one_is_not(monkeypatch):
     broken = Case("broken", FACTOR_NULL.loss_mode, FACTOR_NULL.loss_agg_mode)
     monkeypatch.setattr(invariance, "OUR_CASES", (broken,))
@@ -247,10 +262,39 @@ def test_a_scale_factor_is_a_number_of_tokens(factor):
     assert "--loss-scale-factor" in result.stderr
 
 
-@pytest.mark.usefixtures("no_presets")
+@pytest.mark.usefixtures("one_case")
 def test_verls_own_losses_are_told_but_fail_nothing(monkeypatch):
-    monkeypatch.setattr(invariance, "OUR_CASES", OUR_CASES[:1])
     monkeypatch.setattr(invariance, "VERL_CASES", (FACTOR_NULL,))
     result = CliRunner().invoke(app, ["invariance", "--verl"])
     assert result.exit_code == 0
     assert "NOT" in result.stdout
+
+
+def total_variation(p: float, q: float) -> bool:
+    return abs(q - p) > 0.15
+
+
+def binary_kl(p: float, q: float) -> bool:
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) > 0.05
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("name", "is_far"), [("dppo", total_variation), ("dppo_kl", binary_kl)])
+def test_dppo_is_its_formula_at_every_cut(name, is_far, seed) -> None:
+    """A token has the policy gradient with its ratio, or none: where it left the region, away from it."""
+    batch = ragged_batch(torch.float64, seed)
+    size = len(batch.lengths) * MAX_RESPONSE_LENGTH
+    expected = torch.zeros_like(batch.log_prob)
+    for row, token in batch.response_mask.nonzero().tolist():
+        columns = batch.log_prob, batch.old_log_prob, batch.advantages
+        now, old, advantage = (each[row, token].item() for each in columns)
+        left = is_far(math.exp(old), math.exp(now)) and advantage * (now - old) > 0
+        expected[row, token] = 0 if left else -math.exp(now - old) * advantage / size
+    wanted, value_wanted = expected[batch.given], (expected * batch.log_prob).sum()
+    for split in SPLITS:
+        config = actor_config(PRESET[name], use_kl_loss=False, use_dynamic_bsz=split == "dynamic")
+        for dp_size in (1, 2, 4):
+            value, gradient = value_and_gradient(config, batch, batch.cut(split, dp_size))
+            # The value is a sum of both signs, measured by the size of its gradient.
+            assert abs(value - value_wanted) <= 1e-12 * max(abs(value_wanted), wanted.abs().sum())
+            assert (gradient - wanted).abs().max() <= 1e-12 * wanted.abs().max(), (split, dp_size)

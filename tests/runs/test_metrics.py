@@ -49,13 +49,10 @@ def dumped(**changed: object) -> str:
 
 def test_a_line_is_a_response_and_the_uid_names_its_prompt(tmp_path: Path) -> None:
     """A uid of another shape is its own prompt, and padding is no response."""
-    (file := tmp_path / "3.jsonl").write_text(
-        dumped() + "\n" + dumped(uid="a_b_1_0", gts=None, score=0) + "\n"
-    )
-    assert read_dump(file) == [
-        Response("a_b", "1+1=?", "2", "2", 1.0, 3),
-        Response("a_b", "1+1=?", "2", None, 0.0, 3),
-    ]
+    other = dumped(uid="a_b_1_0", gts=None, score=0)
+    (file := tmp_path / "3.jsonl").write_text(f"{dumped()}\n{other}\n")
+    wanted = [Response("a_b", "1+1=?", "2", *of_rule, 3) for of_rule in (("2", 1.0), (None, 0.0))]
+    assert read_dump(file) == wanted
     padding = "pad" + "0123456789abcdef" * 2
     uids = ("one_two", "x", f"{padding}_0_0", f"{padding}_1_0", "pad_0_0")
     file.write_text("".join(dumped(uid=uid) + "\n" for uid in uids))

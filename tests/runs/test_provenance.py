@@ -24,11 +24,8 @@ def test_the_machine_by_what_changes_its_numbers(monkeypatch: pytest.MonkeyPatch
 
 
 def git(folder: Path, *words: str) -> str:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    made = subprocess.run(
-        ["git", "-C", folder, *identity, *words], check=True, capture_output=True, text=True
-    )
-    return made.stdout.strip()
+    command = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.org", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 class TestRevision:
@@ -59,9 +56,7 @@ class TestRevision:
             git(sources, "add", ":/")
         assert git_revision(sources) == git(sources, "rev-parse", "HEAD") + "+changes"
 
-    def test_without_a_checkout_or_git_there_is_none(
-        self, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_a_checkout_or_git_there_is_none(self, sources, tmp_path, monkeypatch) -> None:
         installed = sources.parent / "site-packages" / "package"
         installed.mkdir(parents=True)
         (installed / "__init__.py").touch()
@@ -69,9 +64,7 @@ class TestRevision:
         monkeypatch.setenv("PATH", str(tmp_path))
         assert git_revision(sources) is None
 
-    def test_a_checkout_that_git_refuses_to_read_is_named(
-        self, sources: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_checkout_that_git_refuses_to_read_is_named(self, sources, monkeypatch) -> None:
         """One of another user, as where a container's root reads a mounted checkout."""
         monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
         with pytest.raises(ProcessFailedError, match=r"git config --global --add safe\.directory"):

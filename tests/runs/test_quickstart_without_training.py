@@ -47,9 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("out", [".", "..", "foreign", "own_settings", "file", "file/run"])
-def test_a_folder_that_is_not_a_run_is_refused_before_anything_is_made(
-    here: Path, monkeypatch: pytest.MonkeyPatch, out: str
-) -> None:
+def test_a_folder_that_is_not_a_run_is_refused_before_anything_is_made(here, monkeypatch, out) -> None:
     before = contents(here)
     # Without the refusal this test would train for minutes.
     monkeypatch.setattr(module("quickstart"), "prepare_and_train", lambda *_: pytest.fail("it began"))
@@ -59,9 +57,7 @@ def test_a_folder_that_is_not_a_run_is_refused_before_anything_is_made(
     assert contents(here) == before
 
 
-def test_the_current_directory_is_refused_even_if_it_is_a_run(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_current_directory_is_refused_even_if_it_is_a_run(here, monkeypatch) -> None:
     monkeypatch.chdir(here / "run")
     with pytest.raises(SystemExit, match="which holds the current directory"):
         module("quickstart_arguments").check_out(here / "run")
@@ -213,9 +209,7 @@ def test_a_second_quick_start_in_a_folder_is_refused_until_the_first_has_ended(t
     assert start("run") == (0, "")
 
 
-def test_a_closed_folder_a_full_disk_and_then_a_resume(
-    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_folder_a_full_disk_and_then_a_resume(start, tmp_path, monkeypatch) -> None:
     run = tmp_path / "closed" / "run"
     with read_only(tmp_path / "closed"):
         status, said = start()
@@ -253,9 +247,7 @@ def training(*tested: int, last: int) -> Metrics:
     ],
     ids=["both", "no before", "not at the end", "no test"],
 )
-def test_the_summary_has_the_accuracies_that_there_are(
-    tmp_path: Path, metrics: Metrics, before: float | None, after: float | None
-) -> None:
+def test_the_summary_has_the_accuracies_that_there_are(tmp_path, metrics, before, after) -> None:
     of = module("quickstart")
     summary = of.summarize(metrics, algo="gvpo", seed=1, seconds=90.0)
     said = of.sentence(summary)

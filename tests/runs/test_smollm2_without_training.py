@@ -29,17 +29,13 @@ def finished_run(folder: Path) -> VerlRun:
             {"input": asked, "output": answer, "gts": wanted, "score": float(answer == wanted), "step": step}
             for asked, wanted, answer in zip(PROMPTS, WANTED, said, strict=True)
         ]
-        lines = [json.dumps(row | {"uid": f"{n}"}) for n, row in enumerate(rows)]
-        (folder / "validation" / f"{step}.jsonl").write_text(
-            "\n".join(lines if step else reversed(lines)) + "\n"
-        )
+        lines = [json.dumps(row | {"uid": f"{n}"}) + "\n" for n, row in enumerate(rows)]
+        (folder / "validation" / f"{step}.jsonl").write_text("".join(lines if step else reversed(lines)))
     (folder / "rollouts").mkdir()
     # three prompts with two responses each, of which two are mixed in step 1, and one in step 2
     for step, scores in {1: (0, 1, 1, 0, 1, 1), 2: (0, 0, 1, 0, 1, 1)}.items():
-        rows = [
-            {"input": "", "output": "", "score": score, "step": step, "uid": f"p{n // 2}_{n % 2}_0"}
-            for n, score in enumerate(scores)
-        ]
+        usual = {"input": "", "output": "", "step": step}
+        rows = [usual | {"score": score, "uid": f"p{n // 2}_{n % 2}_0"} for n, score in enumerate(scores)]
         (folder / "rollouts" / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     metrics = [
         {"step": 0, "data": {ACCURACY: 0.25}},
@@ -55,21 +51,14 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     run = finished_run(tmp_path / "run")
     summary = of.summarize(run, peak_memory_bytes=3 * 2**29, algo="gvpo", seed=1, seconds=60.0)
     # Wilson, by hand: z² = 3.8415; centre (1 + z²/2)/(4 + z²), half width z √(¾ + z²/4)/(4 + z²)
-    assert summary["before"] == {
-        "right": 1,
-        "prompts": 4,
-        "share": 0.25,
-        "low": pytest.approx(0.045587, abs=1e-6),
-        "high": pytest.approx(0.699358, abs=1e-6),
-    }
+    interval = {"low": 0.045587, "high": 0.699358}
+    wanted = {"right": 1, "prompts": 4, "share": 0.25, **interval}
+    assert summary["before"] == pytest.approx(wanted, abs=1e-6)
     assert (summary["after"]["right"], summary["after"]["share"]) == (3, 0.75)
     # differences 0, 1, 1, 0: mean ½, std √⅓, t₃ = 3.182446
     half = 3.182446 / 3**0.5 / 2
-    assert summary["difference"] == {
-        "mean": 0.5,
-        "low": pytest.approx(0.5 - half, abs=1e-6),
-        "high": pytest.approx(0.5 + half, abs=1e-6),
-    }
+    wanted = {"mean": 0.5, "low": 0.5 - half, "high": 0.5 + half}
+    assert summary["difference"] == pytest.approx(wanted, abs=1e-6)
     assert summary["test_accuracy_by_step"] == {0: 0.25, 2: 0.75}
     assert summary["training_score_by_step"] == {1: 0.3, 2: 0.5}
     assert summary["mixed_groups_by_step"] == {1: pytest.approx(2 / 3), 2: pytest.approx(1 / 3)}
@@ -77,10 +66,13 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     assert {"prompt": "max(43,40)=", "wanted": "43", "before": "40", "after": "43"} in summary["responses"]
 
 
+def parsed(*words: str) -> tuple[object, list[str]]:
+    of = module("quickstart_arguments")
+    return of.parse_arguments(of.SMOLLM2, [*words])
+
+
 def test_a_report_writes_its_files(tmp_path: Path) -> None:
-    options, overrides = module("quickstart_arguments").parse_arguments(
-        module("quickstart_arguments").SMOLLM2, ["--steps", "2"]
-    )
+    options, overrides = parsed("--steps", "2")
     run = finished_run(tmp_path / "run")
     said = module("smollm2").report(run, options, overrides, 9.0, 2**30)
     assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
@@ -90,10 +82,8 @@ def test_a_report_writes_its_files(tmp_path: Path) -> None:
 
 
 def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
-    options, overrides = module("quickstart_arguments").parse_arguments(
-        module("quickstart_arguments").SMOLLM2,
-        ["--algo", "grpo", "--seed", "3", "trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"],
-    )
+    words = ["trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"]
+    options, overrides = parsed("--algo", "grpo", "--seed", "3", *words)
     run = module("smollm2").run_of(options, overrides, tmp_path)
     assert run.overrides[:2] == ["+algo=grpo", "+platform=cpu"]
     last = dict(word.split("=", 1) for word in run.overrides)

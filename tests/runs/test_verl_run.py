@@ -41,9 +41,7 @@ def test_the_folder_decides_where_verl_keeps_what_the_run_needs(tmp_path: Path) 
         (["trainer.logger=[file]", "trainer.logger=[console,swanlab]"], ["console", "swanlab", "file"]),
     ],
 )
-def test_a_tracker_never_takes_the_place_of_the_file(
-    tmp_path: Path, given: list[str], found: list[str]
-) -> None:
+def test_a_tracker_never_takes_the_place_of_the_file(tmp_path, given, found) -> None:
     """A run is resumed, and a grid reported, from the file; the names are those of the grid and the run."""
     run = VerlRun(tmp_path, given, steps=2, tracked_as=("grid,lr", "grpo/seed-1"))
     trainer = composed([word for word in run.arguments() if not word.startswith("hydra.")]).trainer
@@ -90,9 +88,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VerlRun:
     ids=["logging", "logging the last", "saving"],
 )
 @pytest.mark.parametrize("kept", [[], ["trainer.max_actor_ckpt_to_keep=1"]], ids=["all kept", "one kept"])
-def test_a_step_that_was_not_saved_and_logged_is_trained_again(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch, killed: str, step: int, kept: list[str]
-) -> None:
+def test_a_step_that_was_not_saved_and_logged_is_trained_again(fake, monkeypatch, killed, step, kept) -> None:
     """verl may have removed the checkpoint before, and its tracker may still name one that it removed."""
     run = replace(fake, overrides=[*fake.overrides, *kept])
     monkeypatch.setenv(killed, str(step))
@@ -120,13 +116,10 @@ def test_a_tracker_that_was_being_written_does_not_stop_a_run(fake: VerlRun) -> 
     assert tracker.read_text() == "2"
 
 
-def test_a_run_that_ends_well_before_its_last_step_has_failed(
-    fake: VerlRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ends_well_before_its_last_step_has_failed(fake, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_END", "3")
-    with pytest.raises(
-        ProcessFailedError, match=r"status 0 after step 3 of 5; .* Type: trainer\.total_epochs=5"
-    ):
+    said = r"status 0 after step 3 of 5; .* Type: trainer\.total_epochs=5"
+    with pytest.raises(ProcessFailedError, match=said):
         fake.go()
     monkeypatch.delenv("FAKE_END")
     fake.go()

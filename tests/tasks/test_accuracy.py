@@ -48,9 +48,8 @@ def test_padding_changes_no_greedy_response(started):
     chats = [[{"role": "user", "content": text}] for text in ("1+2+3=?", "1+2+3+4+5=?")]
     batched = sample(model, tokenizer, chats, temperature=0.0, max_response_tokens=6, seed=0)
     for chat, tokens in zip(chats, batched, strict=True):
-        ids = tokenizer.encode(
-            tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        )
+        asked = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        ids = tokenizer.encode(asked)
         start = len(ids)
         with torch.no_grad():
             while len(ids) < start + 6 and ids[-1] != tokenizer.eos_token_id:

@@ -45,9 +45,8 @@ def test_a_second_time_nothing_is_done(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_other_settings_are_refused(folder: Path) -> None:
-    with pytest.raises(
-        PreparedFolderError, match=r"other settings \({'seed': 1}\) than these \({'seed': 2}\)"
-    ):
+    said = r"other settings \({'seed': 1}\) than these \({'seed': 2}\)"
+    with pytest.raises(PreparedFolderError, match=said):
         make(folder, seed=2)
 
 
@@ -104,9 +103,7 @@ def test_a_folder_of_another_layout_is_named_with_the_line_that_makes_it(folder:
         PreparedFolder(folder, "prepare x", "key", format=2).check()
 
 
-def test_two_at_once_take_turns_and_one_does_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_at_once_take_turns_and_one_does_the_work(tmp_path, monkeypatch) -> None:
     waits, outcomes = threading.Event(), []
     monkeypatch.setattr("grpo_verl_ext.tasks.folders.say", lambda _: waits.set())
 
@@ -136,10 +133,8 @@ PreparedFolder(Path(sys.argv[1])).make({"seed": 1}, build, force=False)
 
 
 def test_killed_on_the_way_the_same_command_recovers(tmp_path: Path) -> None:
-    folder = tmp_path / "task"
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, folder], stdout=subprocess.PIPE, text=True
-    ) as killed:
+    command = [sys.executable, "-c", KILLED, folder := tmp_path / "task"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout.readline() == "begun\n"
         killed.send_signal(signal.SIGKILL)
     assert any(path.name.endswith(".partial") for path in tmp_path.iterdir())

@@ -37,9 +37,7 @@ def test_the_manifests_accuracy_is_what_accuracy_measures(tiny_prepared):
         *(((0.25, greedy), greedy == 0.95) for greedy in (0.95, 0.94)),
     ],
 )
-def test_a_standard_start_knows_the_answers_and_samples_a_quarter(
-    accuracies, standard, tiny_prepared, monkeypatch, capsys
-):
+def test_a_standard_start_samples_a_quarter(accuracies, standard, tiny_prepared, monkeypatch, capsys):
     measured = dict(zip(("sampled_accuracy", "greedy_accuracy"), accuracies, strict=True))
     made = replace(tiny_prepared, manifest=tiny_prepared.manifest | measured)
     monkeypatch.setattr(prepare, "prepare_chain_sum", lambda *_, **__: made)
@@ -48,9 +46,8 @@ def test_a_standard_start_knows_the_answers_and_samples_a_quarter(
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepared, tiny, tmp_path):
-    again, other = (
-        prepare_chain_sum(seed, settings=tiny, root=tmp_path).manifest["sha256"] for seed in (7, 8)
-    )
+    made = (prepare_chain_sum(seed, settings=tiny, root=tmp_path) for seed in (7, 8))
+    again, other = (each.manifest["sha256"] for each in made)
     assert again == tiny_prepared.manifest["sha256"]
     assert other.keys() == again.keys()
     different = {name for name in again if again[name] != other[name]}
@@ -83,10 +80,8 @@ def test_verls_dataset_reads_the_prompts(tiny_prepared, tmp_path):
 
 
 def test_no_prompt_is_in_both_files(tiny_prepared, tiny):
-    train, test = (
-        {row["prompt"][0]["content"] for row in read_parquet(tiny_prepared.folder / f"{name}.parquet")}
-        for name in ("train", "test")
-    )
+    files = (read_parquet(tiny_prepared.folder / f"{name}.parquet") for name in ("train", "test"))
+    train, test = ({row["prompt"][0]["content"] for row in rows} for rows in files)
     assert (len(train), len(test)) == (tiny.train_problems, tiny.test_problems)
     assert not train & test
 

@@ -65,7 +65,6 @@ def test_the_reward_is_ours_and_takes_the_presets_weights():
     check_weights(weights)
     row = {"solution_str": "<reasoning>1+2=3;", "ground_truth": "3", "extra_info": {"terms": [1, 2]}}
     score = get_custom_reward_fn(config)(data_source="chain_sum", **row)
-    assert score == compute_score(
-        "chain_sum", **row, weights={"correctness": 1.0, "format": 1.0, "steps": 0.5}
-    )
+    weights = {"correctness": 1.0, "format": 1.0, "steps": 0.5}
+    assert score == compute_score("chain_sum", **row, weights=weights)
     assert score["score"] == pytest.approx(0.2 + 0.5, abs=1e-15)

@@ -43,9 +43,8 @@ def test_drawn_problems_are_different_of_their_split_and_evenly_long(split):
 
 
 def test_more_problems_than_there_are_is_refused():
-    with pytest.raises(
-        ValueError, match=r"test_problems=900, but only \d+ problems of 3 to 3 terms are on the test side"
-    ):
+    said = r"test_problems=900, but only \d+ problems of 3 to 3 terms are on the test side"
+    with pytest.raises(ValueError, match=said):
         draw_problems("test", 900, lengths=range(3, 4), seed=1)
 
 
@@ -62,17 +61,15 @@ def test_a_short_length_gives_all_its_problems_and_the_longer_ones_share_the_res
 
 
 def test_split_by_the_set_of_terms_no_test_problem_is_a_permutation_of_a_training_problem():
-    train, test = (
-        {tuple(sorted(terms)) for terms in every_problem(4, split, by_set=True)}
-        for split in ("train", "test")
-    )
+    def sets(split: str, *, by_set: bool) -> set[tuple[int, ...]]:
+        return {tuple(sorted(terms)) for terms in every_problem(4, split, by_set=by_set)}
+
+    train, test = sets("train", by_set=True), sets("test", by_set=True)
     assert not train & test
     # Four of ten digits with repetition: 13 choose 4. A quarter of them, within four standard errors.
     assert len(train | test) == 715
     assert abs(len(test) - 715 / 4) < 4 * (715 * 3 / 16) ** 0.5
-    assert {tuple(sorted(terms)) for terms in every_problem(4, "test")} & {
-        tuple(sorted(terms)) for terms in every_problem(4, "train")
-    }, "by the text it is otherwise"
+    assert sets("train", by_set=False) & sets("test", by_set=False), "by the text it is otherwise"
 
 
 @given(terms_of_any_problem, st.integers())

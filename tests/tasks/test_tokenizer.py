@@ -14,11 +14,9 @@ WORDS = build_tokenizer().get_added_vocab()
 
 @pytest.fixture(scope="module", params=["fresh", "loaded"])
 def tokenizer(request, tiny_prepared):
-    return (
-        build_tokenizer()
-        if request.param == "fresh"
-        else AutoTokenizer.from_pretrained(tiny_prepared.folder / "model")
-    )
+    if request.param == "fresh":
+        return build_tokenizer()
+    return AutoTokenizer.from_pretrained(tiny_prepared.folder / "model")
 
 
 @given(text=st.text().filter(lambda text: not any(word in text for word in WORDS)))

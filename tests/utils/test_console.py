@@ -59,9 +59,8 @@ def test_a_terminal_that_lacks_characters(tmp_path: Path, encoding: str, interpr
         **{"folder": str(tmp_path), "steps": 1, "base": [], "axes": {"algo": {"a": [], "b": []}}},
         **{"seeds": [1], "baseline": ["a"], "metrics": ["acc"]},
     )
-    runs = [
-        (RunResult(name, 1, State.FINISHED), {1: {"acc": acc}}) for name, acc in (("a", 0.5), ("b", 0.25))
-    ]
+    found = {"a": 0.5, "b": 0.25}
+    runs = [(RunResult(name, 1, State.FINISHED), {1: {"acc": acc}}) for name, acc in found.items()]
     write_table(gathered(settings, runs), tmp_path / "metrics.parquet")
     words = ["grpo-verl-ext", "ablate", "report", str(tmp_path)]
     code = f"import sys\nfrom grpo_verl_ext.__main__ import main\nsys.argv = {words}\nmain()"

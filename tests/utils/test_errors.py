@@ -25,15 +25,8 @@ def test_the_sentence(fields: dict[str, str], text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "null"),
-        (True, "true"),
-        (0.1, "0.1"),
-        ("/a/b c", "/a/b c"),
-        ("0.1", "'0.1'"),
-        ("true", "'true'"),
-        ("", "''"),
-        ("{", "'{'"),
-        (["a"], "['a']"),
+        *((None, "null"), (True, "true"), (0.1, "0.1"), ("/a/b c", "/a/b c"), ("0.1", "'0.1'")),
+        *(("true", "'true'"), ("", "''"), ("{", "'{'"), (["a"], "['a']")),
     ],
 )
 def test_a_value_is_shown_as_one_types_it(value: object, text: str) -> None:

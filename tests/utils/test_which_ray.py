@@ -45,19 +45,12 @@ NO_SIZES = (
         (["+ray_kwargs.ray_init.address_of=other:6379"], None, "local", None),
     ],
 )
-def test_an_address_that_was_given_or_a_ray_of_its_own(
-    overrides: list[str],
-    variable: str | None,
-    address: str,
-    given_by: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_address_that_is_given_or_its_own(overrides, variable, address, given_by, monkeypatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", variable or "")
     ray = which_ray(overrides)
     assert ray.address == address
-    assert [by for by in ("RAY_ADDRESS", KEY) if by in ray.words] == (
-        ["RAY_ADDRESS", KEY] if given_by is None else [given_by]
-    )
+    named = {by for by in ("RAY_ADDRESS", KEY) if by in ray.words}
+    assert named == ({"RAY_ADDRESS", KEY} if given_by is None else {given_by})
     assert ray.arguments == (OWN if address == "local" else NO_SIZES)
     said = "Ray: one of its own" if address == "local" else f"Ray: the one at {address}, "
     assert ray.words.startswith(said)
@@ -127,15 +120,10 @@ def local_run(*overrides):
     return composed(words)
 
 CPU = "+platform=cpu"
-found = {
-    "verl alone": used_by(composed([])),
-    "a local run": used_by(local_run(CPU)),
-}
+found = {"verl alone": used_by(composed([])), "a local run": used_by(local_run(CPU))}
 os.environ["RAY_ADDRESS"] = sys.argv[1]
-found |= {
-    "the preset alone": used_by(composed([CPU])),
-    "a local run with an address": used_by(local_run(CPU)),
-}
+found |= {"the preset alone": used_by(composed([CPU]))}
+found |= {"a local run with an address": used_by(local_run(CPU))}
 print(json.dumps(found))
 """
 

@@ -10,8 +10,6 @@ often fails although it knows the answer, and a policy gradient improves it with
 was only trained for too short a time improves far more slowly.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -19,15 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AddedToken,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2Tokenizer,
-)
+import transformers
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from grpo_verl_ext.rewards.rules import TAGS, correctness
@@ -62,13 +53,14 @@ def build_tokenizer() -> Qwen2Tokenizer:
         chat_template=_CHAT_TEMPLATE,
     )
     # Not special, so that they stay in a text decoded without special tokens.
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in ("user", "assistant", *TAGS)])
+    words = ("user", "assistant", *TAGS)
+    tokenizer.add_tokens([transformers.AddedToken(word, normalized=False) for word in words])
     return tokenizer
 
 
 def build_model(settings: TaskSettings, tokenizer: Qwen2Tokenizer, *, seed: int) -> Qwen2ForCausalLM:
     """Return a float32 model with random weights by ``seed``, without changing torch's random state."""
-    config = Qwen2Config(
+    config = transformers.Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=settings.width,
         intermediate_size=settings.feed_forward,
@@ -88,7 +80,7 @@ def build_model(settings: TaskSettings, tokenizer: Qwen2Tokenizer, *, seed: int)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
-    model.generation_config = GenerationConfig(
+    model.generation_config = transformers.GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
     )
     return model
@@ -145,7 +137,7 @@ def accuracy(
     if len(rows) < n:
         raise ValueError(f"n={n} prompts wanted, but {parquet} has {len(rows)}; ask for at most that many")
     rows *= samples
-    tokenizer = AutoTokenizer.from_pretrained(model_folder, padding_side="left")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     how: dict[str, Any] = {"temperature": temperature, "max_response_tokens": max_response_tokens}
     tokens = sample(model, tokenizer, [row["prompt"] for row in rows], **how, seed=seed)
@@ -155,8 +147,6 @@ def accuracy(
 
 
 _COLDEST, _HOTTEST = 0.4, 2.5
-_CLOSE_ENOUGH = 0.01
-_TRIALS = 8
 
 
 def standardise(
@@ -169,10 +159,10 @@ def standardise(
     """
     low, high = math.log(_COLDEST), math.log(_HOTTEST)
     how = {"n": n, "max_response_tokens": max_response_tokens, "seed": 1, "samples": 2}
-    for _ in range(_TRIALS):
+    for _ in range(8):
         middle = (low + high) / 2
         share = accuracy(model_folder, test_file, temperature=math.exp(middle), **how)
-        if abs(share - wanted) <= _CLOSE_ENOUGH:
+        if abs(share - wanted) <= 0.01:
             break
         low, high = (middle, high) if share > wanted else (low, middle)
     model: Qwen2ForCausalLM = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)

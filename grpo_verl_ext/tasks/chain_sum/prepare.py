@@ -1,7 +1,5 @@
 """Make a prepared folder with data, tokenizer, warm-started model and manifest, complete or not at all."""
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Callable
@@ -16,21 +14,14 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 
 import grpo_verl_ext
+from grpo_verl_ext.tasks.chain_sum import model as starting_model
 from grpo_verl_ext.tasks.chain_sum import prepared, problems
-from grpo_verl_ext.tasks.chain_sum.model import (
-    accuracy,
-    build_model,
-    build_tokenizer,
-    standardise,
-    warm_start,
-)
+from grpo_verl_ext.tasks.chain_sum.model import accuracy, build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 from grpo_verl_ext.tasks.folders import TEST, TRAIN, PreparedOutcome, write_rows
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.files import cache_root
 
-_SAMPLES_PER_PROMPT = 4
-"""Responses to each prompt of which the sampled accuracy is the share; its standard error is 0.01."""
 _SAMPLED, _SAMPLED_WITHIN, _GREEDY_AT_LEAST = 0.25, 0.03, 0.95
 """Shares of right answers of a standard start: sampled at temperature 1, ± how much, and greedy at least."""
 
@@ -61,13 +52,15 @@ def prepare_chain_sum(
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
         how = {"n": of.test_problems, "max_response_tokens": of.max_response_tokens}
-        temperature = standardise(saved, folder / TEST, wanted=_SAMPLED, **how) if of.standardise else 1.0
+        temperature = 1.0
+        if of.standardise:
+            temperature = starting_model.standardise(saved, folder / TEST, wanted=_SAMPLED, **how)
         measured = partial(accuracy, saved, folder / TEST, **how)
         versions = {each.__name__: each.__version__ for each in (torch, transformers, grpo_verl_ext)}
         return {
             "seed": seed,
             "versions": {"python": platform.python_version(), **versions},
-            "sampled_accuracy": measured(temperature=1.0, samples=_SAMPLES_PER_PROMPT),
+            "sampled_accuracy": measured(temperature=1.0, samples=4),  # its standard error is 0.01
             "greedy_accuracy": measured(temperature=0.0),
             "measured_prompts": of.test_problems,
             "temperature": temperature,

@@ -1,9 +1,4 @@
-"""Settings, location and manifest of the embedded tasks.
-
-Imports neither torch nor transformers, so that the check before a run costs milliseconds.
-"""
-
-from __future__ import annotations
+"""Settings, location and manifest of the embedded tasks; like `folders` quick to import."""
 
 import re
 from collections.abc import Mapping

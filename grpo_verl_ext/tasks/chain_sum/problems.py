@@ -3,8 +3,6 @@
 The same seed always gives the same problems.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Sequence
@@ -73,10 +71,8 @@ def draw_problems(split: str, count: int, *, lengths: range, seed: int, by_set: 
         there = every_problem(number_of_terms, split, by_set=by_set)
         drawn += rng.sample(there, min(-(-left // longer), len(there)))
     if len(drawn) < count:
-        raise ValueError(
-            f"{split}_problems={count}, but only {len(drawn)} problems of {lengths[0]} to {lengths[-1]} "
-            f"terms are on the {split} side; ask for fewer or raise max_terms"
-        )
+        seen = f"{len(drawn)} problems of {lengths[0]} to {lengths[-1]} terms are on the {split} side"
+        raise ValueError(f"{split}_problems={count}, but only {seen}; ask for fewer or raise max_terms")
     rng.shuffle(drawn)
     return drawn
 
