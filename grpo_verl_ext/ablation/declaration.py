@@ -165,24 +165,22 @@ class GridSettings(Document):
         """The number whose differences a report shows: the primary, else the area of the first metric."""
         self.own_control: Comparison | None = None
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
-        if self.control is not None and self.control.variant is not None:
-            known: Any = self.control.is_
-            given = Expectation(self.control.variant, known, self.control.against)
+        if (own := self.control) is not None and own.variant is not None:
+            given = Expectation(own.variant, own.is_ or "different", own.against)
             self.own_control = self._comparison(given)
 
     def _comparison(self, given: Expectation) -> Comparison:
-        against = self.base_variant if given.against is None else given.against
-        weights, first, number = Counter([given.variant]), given.variant, None
-        if type(against) in (int, float):
-            against, number = f"{against:g}", float(against)
+        first, against = given.variant, self.base_variant if given.against is None else str(given.against)
+        weights, number = Counter([first]), None
+        if type(given.against) in (int, float):
+            against, number = f"{given.against:g}", float(given.against)
         else:
-            weights.subtract([str(against)])
-        if given.minus is not None:
-            weights.update([given.minus.against])
-            weights.subtract([given.minus.variant])
-            first = f"({first} − {against})"
-            against = f"({given.minus.variant} − {given.minus.against})"
-        return Comparison(first, str(against), given.is_, weights, number, given.measure)
+            weights.subtract([against])
+        if (other := given.minus) is not None:
+            weights.update([other.against])
+            weights.subtract([other.variant])
+            first, against = f"({first} − {against})", f"({other.variant} − {other.against})"
+        return Comparison(first, against, given.is_, weights, number, given.measure)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""

@@ -21,9 +21,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
-from grpo_verl_ext.ablation.results import CheckResult, Results
+from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome, control_of, in_words, judge
+from grpo_verl_ext.ablation.verdicts import control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
@@ -48,22 +48,19 @@ class Report:
     """The control with the manipulation checks, and the verdicts; None: as `judge` finds them."""
 
     def __post_init__(self) -> None:
-        shown, (base, *variants) = self.results.settings.shown, self.results.variants
-        if self.results.control is None:
-            self.results.control = control_of(self.results.settings)
-        self.checks, self.verdicts = self.judged or judge(self.results)
-        self.missing = _missing(self.results)
+        results, shown = self.results, self.results.settings.shown
+        if results.control is None:
+            results.control = control_of(results.settings)
+        self.checks, self.verdicts = self.judged or judge(results)
+        self.missing = _missing(results)
         """Metrics that no run has, or that end before the last step; a report begins with them."""
-        self.warnings = _warnings(self.results)
-        verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
-        controls = [
-            ("control shown" if each.passed else "control missed", each.sentence)
-            for each in self.checks
-            if each.is_control
-        ]
-        nothing = "nothing was declared before the runs, so nothing here is a finding"
-        self.statements = verdicts or controls or [("exploratory", nothing)]
+        self.warnings = _warnings(results)
+        self.statements = [(each.outcome.value, each.sentence) for each in self.verdicts]
         """Label and sentence of each verdict, else of the control, else that nothing was declared."""
+        for control in (each for each in self.checks if each.is_control and not self.verdicts):
+            self.statements.append((f"control {'shown' if control.passed else 'missed'}", control.sentence))
+        nothing = "nothing was declared before the runs, so nothing here is a finding"
+        self.statements = self.statements or [("exploratory", nothing)]
         self.differences: list[tuple[str, str, Paired]] = []
         """Name, variant and numbers of those of the verdicts; without any, of those from the baseline."""
         self.exploratory: list[str] = []
@@ -71,13 +68,13 @@ class Report:
         for each in self.verdicts:
             measure = f", {each.measure}" * (each.measure != shown.measure)
             self.differences.append((f"{each.variant} − {each.against}{measure}", each.variant, each))
-        values = self.results.values[shown.metric, shown.measure]
+        values, (base, *variants) = results.values[shown.metric, shown.measure], results.variants
         for variant in () if self.verdicts else variants:
             if found := compare(values[variant], values[base]):
                 self.differences.append((f"{variant} − {base}", variant, found))
                 self.exploratory.append(in_words(f"{variant} − {base}, {shown}", found))
         # A difference of differences is of no one variant, and looks like none.
-        names = dict.fromkeys([*self.results.variants, *(variant for _, variant, _ in self.differences)])
+        names = dict.fromkeys([*results.variants, *(variant for _, variant, _ in self.differences)])
         self.looks = {name: looks(number) for number, name in enumerate(names)}
         """Colour, mark and line style of each variant in the pictures."""
 
@@ -125,11 +122,11 @@ def _warnings(results: Results) -> list[str]:
     beyond = len(results.finished & {*settings.usable}) - finished
     if settings.expect and finished < len(wanted):
         again = ". To finish them, run the same `ablate run` again" * bool(unfinished)
-        are = f"{finished} of {len(wanted)} declared starts are finished and compared"
-        warnings.append(f"{are}: the verdicts are not final{again}")
+        of = f"{finished} of {len(wanted)} declared starts"
+        warnings.append(f"{of} are finished and compared: the verdicts are not final{again}")
     if settings.expect and beyond:
-        asks = f"the declared rule asks for {len(wanted)} starts"
-        warnings.append(f"{asks}: {beyond} more are finished and not used")
+        more = f"{beyond} more are finished and not used"
+        warnings.append(f"the declared rule asks for {len(wanted)} starts: {more}")
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
@@ -144,11 +141,11 @@ def _warnings(results: Results) -> list[str]:
             f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit: what "
             f"ran cannot be known, and {rests}"
         )
-    if len(results.beginnings) > 1:
+    if (times := len(results.beginnings)) > 1:
         begun = "; ".join(f"{each.at} at commit {each.commit}" for each in results.beginnings)
         warnings.append(
-            f"the grid was begun {len(results.beginnings)} times, and the records of all but the last were "
-            f"removed: {begun}. Its declaration was the same ({results.beginnings[0].declaration})"
+            f"the grid was begun {times} times, and the records of all but the last were removed: {begun}. "
+            f"Its declaration was the same ({results.beginnings[0].declaration})"
         )
     return warnings
 
@@ -169,10 +166,8 @@ def write_files(report: Report, folder: Path) -> list[Path]:
     said = [f"**{label}**: {sentence}" for label, sentence in report.statements]
     parts = ["\n".join(f"- {line}" for line in lines) for lines in (report.missing, said, report.exploratory)]
     for title, columns, lines in report.tables:
-        head, *rows = (
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-            for cells in (columns, *lines)
-        )
+        texts = [" | ".join(cell.replace("|", "\\|") for cell in cells) for cells in (columns, *lines)]
+        head, *rows = (f"| {text} |" for text in texts)
         parts.append("\n".join([f"### {title}", "", head, "|" + "---|" * len(columns), *rows]))
     parts.append("\n".join(f"- {line}" for line in report.warnings))
     write_whole(folder / "report.md", "\n\n".join(part for part in parts if part) + "\n")
@@ -191,30 +186,17 @@ def write_page(report: Report, folder: Path) -> Path:
     )
     uri = "data:image/svg+xml;base64,"
     environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
-    results, settings = report.results, report.results.settings
-    made_with = [
-        f"commit {run.record.git_revision or 'unknown'}; "
-        + ", ".join(f"{name} {version}" for name, version in run.record.versions.items())
-        + f"; {run.record.machine}" * (run.record.machine is not None)
-        for run in results.runs
-        if run.record is not None
-    ]
+    settings, legend = report.results.settings, {}
+    for name in report.results.variants:
+        sample = legend[name] = Figure(figsize=(0.5, 0.16))
+        line = Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **report.looks[name])
+        sample.add_artist(line)
     learnt = dict.fromkeys([settings.shown.metric, *settings.metrics])
-    title, legend = ", ".join(results.variants), {}
-    for name in results.variants:
-        sample = Figure(figsize=(0.5, 0.16))
-        sample.add_artist(
-            Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **report.looks[name])
-        )
-        legend[name] = sample
     page = environment.get_template("page.html.jinja").render(
         report=report,
-        title=title if len(title) < 200 else f"{title[:200]}…",
+        results=report.results,
         settings=settings,
         colours=COLOURS,
-        runs=results.asked_for,
-        made_with=dict.fromkeys(made_with),
-        finished=len(results.compared),
         forest=forest(report),
         level=1 - settings.alpha if report.verdicts else CONFIDENCE,
         curves={metric: learning_curves(report, metric) for metric in learnt},

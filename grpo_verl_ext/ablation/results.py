@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from itertools import product
 from statistics import fmean
@@ -44,10 +45,7 @@ COLUMNS = {
     "value": "float64",
 }
 """Columns of the table."""
-_EXPLORED = ("final", "best", "area")
-"""Measures in the rows, for each metric."""
-_Run = tuple[str, int]
-"""(variant, seed)"""
+_Run = tuple[str, int]  # variant, seed
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,21 @@ class RunResult:
         return f"{self.variant}/seed-{self.seed}"
 
 
+class VerdictOutcome(str, Enum):
+    """What a declared comparison came to."""
+
+    SHOWN = "shown"
+    OPPOSITE = "opposite"
+    EQUAL = "equal within the margin"
+    UNDECIDED = "undecided"
+    BLIND = "blind"
+    """The positive control was missed: nothing is claimed."""
+    NOT_EXERCISED = "not exercised"
+    """A manipulation check was missed."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Difference(Paired):
+class Verdict(Paired):
     """One declared comparison over the common starts of its variants, with an interval of 1 − alpha."""
 
     name: str = ""
@@ -97,6 +108,8 @@ class Difference(Paired):
     """Equivalence within ±margin."""
     starts_needed: int | None = None
     """Starts with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
+    outcome: VerdictOutcome = VerdictOutcome.UNDECIDED
+    sentence: str = ""
 
 
 @dataclass
@@ -111,8 +124,6 @@ class Results:
     """The control of another grid that ``control.grid`` names, once it is read; the table keeps it."""
     beginnings: list[Beginning] = field(default_factory=list)
     """When the first run of a declared grid began; more than one if records were removed."""
-    also: Sequence[str] = ()
-    """Metrics to be measured beside those that the grid names."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -123,34 +134,30 @@ class Results:
         """(variant, seed) of each finished run that cannot be compared with the others → why."""
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         """The finished runs that are compared."""
-        named = [*settings.metrics, settings.shown.metric, *(check.metric for check in settings.checks)]
-        logged = {*named, *self.also, *(metric for metric, _ in _COSTS.values())}
-        self.curves: dict[str, dict[_Run, pd.Series[float]]] = {metric: {} for metric in logged}
+        self.curves = defaultdict[str, dict[_Run, "pd.Series[float]"]](dict)
         """Metric → (variant, seed) → it by step, steps rising, of each run that is compared and has it."""
-        rows = self.table[self.table["metric"].isin(logged)].set_index("step")
-        found = {key: own["value"] for key, own in rows.groupby(["metric", "run"], observed=True, sort=False)}
-        for metric, run in product(logged, self.compared):
-            if (curve := found.get((metric, run.name))) is not None:
-                self.curves[metric][run.variant, run.seed] = curve
+        runs = {run.name: (run.variant, run.seed) for run in self.compared}
+        by_step = self.table.set_index("step").groupby(["metric", "run"], observed=True, sort=False)["value"]
+        for (metric, name), curve in by_step:
+            if name in runs:
+                self.curves[metric][runs[name]] = curve
         self.values = defaultdict[tuple[str, str], dict[str, dict[int, float]]](
             lambda: {variant: {} for variant in self.variants}
         )
         """(metric, measure) → variant → seed → value, of each compared run whose curve is whole."""
         self.missing: dict[str, dict[str, list[str]]] = {}
         """Metric → why other runs are left out, with {} for them → their names."""
-        for metric in dict.fromkeys([*named, *self.also]):
-            self._measure(metric)
+        for metric in {*settings.metrics, settings.shown.metric, *(each.metric for each in settings.checks)}:
+            self.measure(metric)
         self.asked_for = [
             run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
         ]
         """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-        ended = {(run.variant, run.seed) for run in self.compared}
-        self.finished = {
-            seed for seed in settings.seeds if all((name, seed) in ended for name in settings.compared)
-        }
+        ended = Counter(seed for name, seed in runs.values() if name in settings.compared)
+        self.finished = {seed for seed, count in ended.items() if count == len(settings.compared)}
         """The seeds of the starts that the compared variants have all finished."""
 
-    def _measure(self, metric: str) -> None:
+    def measure(self, metric: str) -> None:
         """Measure the runs whose curve is whole: it reaches the last step, and has all that most have.
 
         It is measured at these steps alone, for a resumed run may lack steps, or have measured one that the
@@ -212,57 +219,48 @@ class Results:
         return grid.seeds[:count]
 
     @cached_property
-    def tests(self) -> list[tuple[Comparison, Difference]]:
-        """The declared comparisons, in their order, with their numbers."""
+    def tests(self) -> list[Verdict]:
+        """The numbers of the declared comparisons, in their order; they are judged by `verdicts.judge`."""
         tests = [self.tested(each) for each in self.settings.comparisons]
         p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
         adjusted = [None if math.isnan(each) else each for each in holm(np.array(p, dtype=float)).tolist()]
-        tests = [replace(each, adjusted_p=own) for each, own in zip(tests, adjusted, strict=True)]
-        return [*zip(self.settings.comparisons, tests, strict=True)]
+        return [replace(each, adjusted_p=own) for each, own in zip(tests, adjusted, strict=True)]
 
-    def tested(self, comparison: Comparison) -> Difference:
+    def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
         grid, weights = self.settings, comparison.weights
-        measure = comparison.measure or grid.shown.measure
-        every = self.values[grid.shown.metric, measure]
-        starts = {
-            seed: {name: every[name][seed] for name in weights}
+        of = Primary(grid.shown.metric, comparison.measure or grid.shown.measure)
+        every, taken = self.values[of.metric, of.measure], -(comparison.number or 0.0)
+        terms = {
+            seed: [taken, *(times * every[name][seed] for name, times in weights.items())]
             for seed in self.seeds
             if all(seed in every[name] for name in weights)
         }
-        by_seed = {
-            seed: sum(weights[name] * value for name, value in values.items()) - (comparison.number or 0.0)
-            for seed, values in starts.items()
-        }
-        name = f"{comparison.variant} − {comparison.against}, {Primary(grid.shown.metric, measure)}"
-        numbers: dict[str, Any] = {"name": name, "measure": measure, "by_seed": by_seed}
+        name = f"{comparison.variant} − {comparison.against}, {of}"
+        numbers: dict[str, Any] = {"name": name, "measure": of.measure}
         numbers |= {each: getattr(comparison, each) for each in ("variant", "against", "expected")}
-        differences = np.array([*by_seed.values()])
-        if not np.isfinite(differences).all():
-            return Difference(**numbers)
-        if len(starts) < FEWEST:
-            return Difference(**numbers, difference=fmean(differences) if starts else None)
-        largest = max(abs(value) for values in starts.values() for value in values.values())
-        numbers |= vars(paired(by_seed, largest, 1 - grid.alpha))
-        if numbers["p"] is not None and grid.margin is not None:
+        found = paired(terms, 1 - grid.alpha)
+        if len(terms) < FEWEST or found.p is None:
+            is_known = found.difference is not None and math.isfinite(found.difference)
+            numbers |= {"by_seed": found.by_seed, "difference": found.difference if is_known else None}
+            return Verdict(**numbers)
+        numbers |= vars(found)
+        if grid.margin is not None:
+            differences = np.array([*found.by_seed.values()])
             numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
             numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
-        return Difference(**numbers)
+        return Verdict(**numbers)
 
     @cached_property
     def costs(self) -> dict[str, dict[str, float]]:
         """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
-        logged = {
-            name: {run: float(curve.agg(how)) for run, curve in self.curves[metric].items()}
-            for name, (metric, how) in _COSTS.items()
-        }
-        return {
-            variant: {
-                name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()
-            }
-            for variant in self.variants
-            if (own := [run for run in self.compared if run.variant == variant])
-        }
+        costs, nothing = defaultdict[str, dict[str, float]](dict), pd.Series([0.0])
+        for variant, (name, (metric, how)) in product(self.variants, _COSTS.items()):
+            runs = [(variant, run.seed) for run in self.compared if run.variant == variant]
+            if runs:
+                logged = (self.curves[metric].get(run, nothing) for run in runs)
+                costs[variant][name] = fmean(float(curve.agg(how)) for curve in logged)
+        return costs
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -274,20 +272,18 @@ class Results:
         """
         primary, baseline = self.settings.primary, self.settings.base_variant
         numbers: list[tuple[str, str]] = [(primary.metric, primary.measure)] if primary else []
-        numbers += [(metric, measure) for metric in self.settings.metrics for measure in _EXPLORED]
+        numbers += product(self.settings.metrics, ("final", "best", "area"))
         rows: list[dict[str, Any]] = []
         for metric, measure in dict.fromkeys(numbers):
             values, tested = self.values[metric, measure], []
-            for variant in (name for name in self.variants if values[name]):
-                row: dict[str, Any] = {"metric": metric, "measure": measure, "variant": variant}
-                summary = map(float, interval(np.array([*values[variant].values()]), CONFIDENCE))
-                row |= {"seeds": len(values[variant])}
+            for variant, own in ((variant, own) for variant, own in values.items() if own):
+                row = {"metric": metric, "measure": measure, "variant": variant, "seeds": len(own)}
+                summary = map(float, interval(np.array([*own.values()]), CONFIDENCE))
                 row |= zip(("mean", "std", "low", "high"), summary, strict=True)
-                if variant != baseline and (versus := compare(values[variant], values[baseline])):
-                    row |= {
-                        f"versus_{name}": each for name, each in vars(versus).items() if name != "by_seed"
-                    }
-                rows.append(row | {"adjusted_p": None, "by_seed": values[variant]})
+                if variant != baseline and (versus := compare(own, values[baseline])):
+                    row |= {f"versus_{name}": each for name, each in vars(versus).items()}
+                    del row["versus_by_seed"]
+                rows.append(row | {"adjusted_p": None, "by_seed": own})
                 tested += [rows[-1]] if row.get("versus_p") is not None else []
             corrected = stats.false_discovery_control([row["versus_p"] for row in tested]) if tested else ()
             for row, p in zip(tested, corrected, strict=True):

@@ -1,7 +1,5 @@
 """What a run's folder says: its state, its record, its job, and whether it can be compared with others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,8 +22,7 @@ STARTS = (
     *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
 )
 """Keys of the files that every record has; those of the others are compared where both records have them."""
-_Run = tuple[str, int]
-"""(variant, seed)"""
+_Run = tuple[str, int]  # variant, seed
 
 
 class State(str, Enum):
@@ -55,6 +52,11 @@ class Record:
     began: str | None = None
     ended: str | None = None
     """When the first attempt began, and when the run was finished, in UTC."""
+
+    def __str__(self) -> str:
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        made = f"commit {self.git_revision or 'unknown'}; {versions}"
+        return f"{made}; {self.machine}" if self.machine else made
 
 
 @dataclass(frozen=True)
@@ -158,17 +160,12 @@ def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: Gri
     commit, another = (str(each.git_revision).removesuffix(CHANGED) for each in (record, other))
     if settings.is_declared and commit != another:
         yield f"its commit is {commit}, and that of {of_other} {another}"
-    both = record.inputs.keys() & other.inputs.keys()
+    chosen = {key_of(word) for word in {*settings.overrides[run[0]]} ^ {*settings.overrides[variant]}}
+    if any(each.partition(".")[0] == "task" for each in chosen):
+        return  # it chooses model and data together
     for key in sorted(record.inputs.keys() | other.inputs.keys()):
-        chosen = [
-            {
-                word
-                for word in settings.overrides[name]
-                if f"{key_of(word)}.".startswith("task.")  # chooses model and data together
-                or any(each.startswith(key_of(word)) for each in (*STARTS, key))
-            }
-            for name in (run[0], variant)
-        ]
-        judged = chosen[0] == chosen[1] and (key in both or key.partition("[")[0] in STARTS)
-        if judged and record.inputs.get(key) != other.inputs.get(key):
+        hashes = {record.inputs.get(key), other.inputs.get(key)}
+        is_chosen = any(file.startswith(each) for each in chosen for file in (*STARTS, key))
+        is_judged = not is_chosen and (None not in hashes or key.partition("[")[0] in STARTS)
+        if is_judged and len(hashes) > 1:
             yield f"its {key} is another than that of {of_other}"

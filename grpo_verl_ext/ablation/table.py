@@ -1,7 +1,5 @@
 """Read what a grid's runs have logged, from their files or from a report's table, and write that table."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

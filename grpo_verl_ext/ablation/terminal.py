@@ -1,10 +1,7 @@
 """``grpo-verl-ext ablate`` on the terminal: the runs, what they cost and can tell, and the comparison."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -106,11 +103,11 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
     said = f"The power is unknown: {source} has no two variants with two common starts that logged the"
     said = f"{said} {primary}. Type: --pilot <folder or table of a grid that has>"
     if pilot is not None or (source / GRID).is_file():
-        results = replace(read_results(source), also=[primary.metric])
-        timed = results.curves[STEP_SECONDS]
-        seconds = float(pd.concat(timed.values()).mean()) if timed else math.nan
-        values = results.values[primary.metric, primary.measure]
-        there = [variant for variant in results.variants if values[variant]]
+        results = read_results(source)
+        results.measure(primary.metric)
+        if timed := results.curves[STEP_SECONDS]:
+            seconds = float(pd.concat(timed.values()).mean())
+        there = [name for name, values in results.values[primary.metric, primary.measure].items() if values]
         compared = [variant for variant in there if variant in settings.compared]
         compared = compared if len(compared) > 1 else there
         spread = results.spread(primary, compared, results.settings.seeds)
@@ -142,24 +139,22 @@ def _until_decided(
     console: Console, settings: GridSettings, starts: Starts, train: Callable[[Sequence[int]], bool]
 ) -> bool:
     """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives; say whether all are compared."""
-    folder = Path(settings.folder)
-    if not train(settings.seeds[: starts.first]):
-        console.print(
-            f"The first {starts.first} starts are not all finished; then it is decided how many follow."
-        )
+    first = starts.first
+    if not train(settings.seeds[:first]):
+        console.print(f"The first {first} starts are not all finished; then it is decided how many follow.")
         return False
-    results = read_results(folder)
+    results = read_results(Path(settings.folder))
     spread, seeds = results.first_spread, results.seeds
     if spread is not None:
         console.print(
-            f"After {starts.first} starts the SD of paired differences is {figures(spread.sd)} "
-            f"({spread.degrees} degrees of freedom): to find {settings.margin:g} with {POWER:.0%}, "
-            f"{len(seeds)} starts are trained, of at most {starts.most}."
+            f"After {first} starts the SD of paired differences is {figures(spread.sd)} ({spread.degrees} "
+            f"degrees of freedom): to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} starts are "
+            f"trained, of at most {starts.most}."
         )
-    if len(seeds) > starts.first and not train(seeds):
+    if len(seeds) > first and not train(seeds):
         return False
-    report = Report(read_results(folder))
-    sentences = [each.sentence for each in report.verdicts] + [each.sentence for each in report.checks]
+    report = Report(read_results(Path(settings.folder)))
+    sentences = [*(each.sentence for each in report.verdicts), *(each.sentence for each in report.checks)]
     for line in (*sentences, *report.missing, *report.warnings):
         console.print(line)
     return spread is not None and {*seeds} <= report.results.finished

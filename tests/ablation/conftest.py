@@ -15,9 +15,8 @@ from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, GridSettings, Primary
 from grpo_verl_ext.ablation.grid import keep_grid
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.results import CheckResult, RunResult, gathered
+from grpo_verl_ext.ablation.results import CheckResult, RunResult, Verdict, VerdictOutcome, gathered
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun

@@ -11,8 +11,8 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
 from grpo_verl_ext.ablation.measures import difference_sd, holm, p_of_equality, starts_needed
-from grpo_verl_ext.ablation.results import Difference
-from grpo_verl_ext.ablation.verdicts import VerdictOutcome, outcome_of
+from grpo_verl_ext.ablation.results import Verdict, VerdictOutcome
+from grpo_verl_ext.ablation.verdicts import outcome_of
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25)
 
@@ -44,7 +44,7 @@ def decided(
     if adjusted is None:
         adjusted = p_equal if expected == "equal" else p
     numbers = {"expected": expected, "difference": difference, "p": p, "p_equal": p_equal}
-    return outcome_of(Difference(**COMPARED, **numbers, adjusted_p=adjusted), alpha=0.04, comparisons=2).name
+    return outcome_of(Verdict(**COMPARED, **numbers, adjusted_p=adjusted), alpha=0.04, comparisons=2).name
 
 
 COMPARED = {"variant": "a", "against": "b", "measure": "area", "by_seed": {}}
@@ -121,7 +121,7 @@ class TestSimulated:
             outcomes += [
                 [
                     outcome_of(
-                        Difference(
+                        Verdict(
                             **COMPARED,
                             **{"expected": expected[i], "difference": paired.mean(axis=-1)[grid, i]},
                             **{"p": p[grid, i], "p_equal": p_equal[grid, i]},
