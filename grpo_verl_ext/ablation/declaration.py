@@ -1,7 +1,5 @@
 """The keys of a grid file, and what it claims before its first run: comparisons, margin, checks, control."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -149,13 +147,11 @@ class GridSettings(Document):
             name = "-".join(label for label, _ in choices)
             self.overrides[name] = [each for _, own in choices for each in own]
         self.base_variant = "-".join(self.baseline)
-        """The variant of ``baseline``."""
-        self.usable = self.seeds if self.starts is None else self.seeds[: self.starts.most]
-        """The seeds that verdicts may use: the first ``starts.most``."""
+        self.usable = self.seeds[: self.starts.most if self.starts else None]
+        """The seeds that verdicts may use."""
         self.level = self.alpha / max(1, len(self.expect))
         """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
         self.comparisons = [self._comparison(each) for each in self.expect]
-        """``expect`` with the baseline's name filled in."""
         self.compared = list(dict.fromkeys(name for each in self.comparisons for name in each.weights))
         """Variants that take part in a comparison."""
         squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]

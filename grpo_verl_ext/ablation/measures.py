@@ -5,8 +5,6 @@ the smallest p is tested at the declared level / number of comparisons, `GridSet
 at more: the power holds for each whatever the others show, and is understated when others are shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ MANY = 1000
 """Stands for as many starts or more."""
 
 
-def measured(curve: pd.Series[float]) -> dict[str, float]:
+def measured(curve: "pd.Series[float]") -> dict[str, float]:
     """Numbers of a curve that can be compared between variants.
 
     ``area`` is that under the curve by trapezoids, divided by its width; ``second_half`` is the mean over the

@@ -5,8 +5,6 @@ also the rows of the forest plot; then the checks and the costs. ``report.html``
 without scripts or network access, with its pictures in it.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,12 +53,12 @@ class Report:
         self.missing = _missing(results)
         """Metrics that no run has, or that end before the last step; a report begins with them."""
         self.warnings = _warnings(results)
-        self.statements = [(each.outcome.value, each.sentence) for each in self.verdicts]
-        """Label and sentence of each verdict, else of the control, else that nothing was declared."""
-        for control in (each for each in self.checks if each.is_control and not self.verdicts):
-            self.statements.append((f"control {'shown' if control.passed else 'missed'}", control.sentence))
+        verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
+        labels = {True: "control shown", False: "control missed"}
+        controls = [(labels[each.passed], each.sentence) for each in self.checks if each.is_control]
         nothing = "nothing was declared before the runs, so nothing here is a finding"
-        self.statements = self.statements or [("exploratory", nothing)]
+        self.statements = verdicts or controls or [("exploratory", nothing)]
+        """Label and sentence of each verdict, else of the control, else that nothing was declared."""
         self.differences: list[tuple[str, str, Paired]] = []
         """Name, variant and numbers of those of the verdicts; without any, of those from the baseline."""
         self.exploratory: list[str] = []
@@ -88,11 +86,8 @@ class Report:
         for variant, of in self.results.costs.items():
             costs.append([variant, f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"])
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
-        found: list[tuple[str, Sequence[str], list[list[str]]]] = [
-            ("checks", ("check", "variant", "value", "result"), checks),
-            ("what a run took, mean over seeds", of_costs, costs),
-        ]
-        return [table for table in found if table[2]]
+        of_checks, took = ("check", "variant", "value", "result"), "what a run took, mean over seeds"
+        return [each for each in (("checks", of_checks, checks), (took, of_costs, costs)) if each[2]]
 
 
 def _missing(results: Results) -> list[str]:
@@ -157,7 +152,7 @@ def write_files(report: Report, folder: Path) -> list[Path]:
         **{name: getattr(report, name) for name in ("verdicts", "checks", "missing", "warnings")},
         "settings": report.results.settings.as_dict(),
         "beginnings": [
-            {"declaration": each.declaration, "commit": each.commit, "at": each.at}
+            {name: getattr(each, name) for name in ("declaration", "commit", "at")}
             for each in report.results.beginnings
         ],
         **{"rows": report.results.rows, "costs": report.results.costs},
@@ -176,32 +171,23 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 
 def write_page(report: Report, folder: Path) -> Path:
     """Write the page, whole or not at all; all values are escaped, and what does not show is `visible`."""
-    environment = Environment(
-        loader=PackageLoader("grpo_verl_ext", "ablation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("grpo_verl_ext", "ablation")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.finalize = lambda value: visible(value) if type(value) is str else value
     uri = "data:image/svg+xml;base64,"
     environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
     settings, legend = report.results.settings, {}
     for name in report.results.variants:
-        sample = legend[name] = Figure(figsize=(0.5, 0.16))
+        legend[name] = Figure(figsize=(0.5, 0.16))
         line = Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **report.looks[name])
-        sample.add_artist(line)
+        legend[name].add_artist(line)
     learnt = dict.fromkeys([settings.shown.metric, *settings.metrics])
-    page = environment.get_template("page.html.jinja").render(
-        report=report,
-        results=report.results,
-        settings=settings,
-        colours=COLOURS,
-        forest=forest(report),
-        level=1 - settings.alpha if report.verdicts else CONFIDENCE,
-        curves={metric: learning_curves(report, metric) for metric in learnt},
-        legend=legend,
-    )
+    curves = {metric: learning_curves(report, metric) for metric in learnt}
+    figures = {"forest": forest(report), "curves": curves, "legend": legend}
+    level = 1 - settings.alpha if report.verdicts else CONFIDENCE
+    template = environment.get_template("page.html.jinja")
+    page = template.render(report=report, settings=settings, colours=COLOURS, level=level, **figures)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 

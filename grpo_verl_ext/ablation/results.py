@@ -1,7 +1,5 @@
 """The runs of a grid, what they logged in one tidy table, and every number that a report shows of it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,21 +14,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from grpo_verl_ext.ablation import measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
 from grpo_verl_ext.ablation.grid import Beginning
-from grpo_verl_ext.ablation.measures import (
-    CONFIDENCE,
-    Paired,
-    Spread,
-    compare,
-    difference_sd,
-    holm,
-    interval,
-    measured,
-    p_of_equality,
-    paired,
-    starts_needed,
-)
 from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, unlike_the_others
 from grpo_verl_ext.runs.metrics import Metrics
 
@@ -92,7 +78,7 @@ class VerdictOutcome(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict(Paired):
+class Verdict(measures.Paired):
     """One declared comparison over the common starts of its variants, with an interval of 1 − alpha."""
 
     name: str = ""
@@ -177,10 +163,10 @@ class Results:
                 steps = ", ".join(map(str, lacking))
                 reasons[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
             elif usual:
-                for measure, value in measured(curve[curve.index.isin(usual)]).items():
+                for measure, value in measures.measured(curve[curve.index.isin(usual)]).items():
                     self.values[metric, measure][run.variant][run.seed] = value
 
-    def spread(self, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
+    def spread(self, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> measures.Spread:
         """Standard deviation of paired differences of the primary, over the seeds that all variants have.
 
         It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
@@ -189,10 +175,11 @@ class Results:
         common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
         degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
         shared = np.array([[each[seed] for seed in common] for each in values])
-        return Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
+        sd = float(measures.difference_sd(shared)) if degrees else math.nan
+        return measures.Spread(sd, degrees, len(common))
 
     @cached_property
-    def first_spread(self) -> Spread | None:
+    def first_spread(self) -> measures.Spread | None:
         """The spread over the declared first starts; None until all compared variants have finished them."""
         grid, primary = self.settings, self.settings.primary
         if grid.starts is None or primary is None:
@@ -215,7 +202,7 @@ class Results:
             count = grid.starts.first
             if self.first_spread is not None:
                 sd = self.first_spread.sd * grid.spread_factor
-                count = starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
+                count = measures.starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
         return grid.seeds[:count]
 
     @cached_property
@@ -223,8 +210,8 @@ class Results:
         """The numbers of the declared comparisons, in their order; they are judged by `verdicts.judge`."""
         tests = [self.tested(each) for each in self.settings.comparisons]
         p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
-        adjusted = [None if math.isnan(each) else each for each in holm(np.array(p, dtype=float)).tolist()]
-        return [replace(each, adjusted_p=own) for each, own in zip(tests, adjusted, strict=True)]
+        adjusted = zip(tests, measures.holm(np.array(p, dtype=float)).tolist(), strict=True)
+        return [test if test.p is None else replace(test, adjusted_p=own) for test, own in adjusted]
 
     def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
@@ -239,7 +226,7 @@ class Results:
         name = f"{comparison.variant} − {comparison.against}, {of}"
         numbers: dict[str, Any] = {"name": name, "measure": of.measure}
         numbers |= {each: getattr(comparison, each) for each in ("variant", "against", "expected")}
-        found = paired(terms, 1 - grid.alpha)
+        found = measures.paired(terms, 1 - grid.alpha)
         if len(terms) < FEWEST or found.p is None:
             is_known = found.difference is not None and math.isfinite(found.difference)
             numbers |= {"by_seed": found.by_seed, "difference": found.difference if is_known else None}
@@ -247,8 +234,9 @@ class Results:
         numbers |= vars(found)
         if grid.margin is not None:
             differences = np.array([*found.by_seed.values()])
-            numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
-            numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
+            numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
+            sd = float(differences.std(ddof=1))
+            numbers["starts_needed"] = measures.starts_needed(grid.margin, sd, grid.level)
         return Verdict(**numbers)
 
     @cached_property
@@ -278,9 +266,9 @@ class Results:
             values, tested = self.values[metric, measure], []
             for variant, own in ((variant, own) for variant, own in values.items() if own):
                 row = {"metric": metric, "measure": measure, "variant": variant, "seeds": len(own)}
-                summary = map(float, interval(np.array([*own.values()]), CONFIDENCE))
+                summary = map(float, measures.interval(np.array([*own.values()]), measures.CONFIDENCE))
                 row |= zip(("mean", "std", "low", "high"), summary, strict=True)
-                if variant != baseline and (versus := compare(own, values[baseline])):
+                if variant != baseline and (versus := measures.compare(own, values[baseline])):
                     row |= {f"versus_{name}": each for name, each in vars(versus).items()}
                     del row["versus_by_seed"]
                 rows.append(row | {"adjusted_p": None, "by_seed": own})

@@ -21,11 +21,7 @@ from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, 
 from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of
 from grpo_verl_ext.ablation.table import TABLE, read_results, write_table
 from grpo_verl_ext.ablation.verdicts import control_of, figures
-from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.utils.console import make_console
-
-_WIDTH = 120
-"""Smallest width in columns, so that a row of numbers is one line."""
 
 
 def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilot: Path | None) -> None:
@@ -47,20 +43,13 @@ def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilo
 
 
 def run_grid(
-    settings: GridSettings,
-    *,
-    retry_failed: bool,
-    ray_address: str | None = None,
-    jobs: int = 1,
-    until_decided: bool = False,
+    settings: GridSettings, *, retry_failed: bool, ray_address: str | None, jobs: int, until_decided: bool
 ) -> bool:
     """Check all runs, train those that are to do, and return whether all that are asked for are finished."""
     console, cluster, starts = make_console(), None, settings.starts if until_decided else None
     if until_decided and starts is None:
-        raise AblationError(
-            "--until-decided is given without starts; valid are the first and the largest number, "
-            "in a grid with expect. Type: 'starts={first: 8, most: 16}', or leave --until-decided out"
-        )
+        needs = "valid with expect and starts. Type: 'starts={first: 8, most: 16}', or leave it out"
+        raise AblationError(f"--until-decided is given without starts; it is {needs}")
     if ray_address is not None:
         from grpo_verl_ext.ablation.ray_jobs import connected
 
@@ -72,12 +61,9 @@ def run_grid(
     configs = compose_runs(runs)
     check_unchanged(settings)
     check_runs(configs, here=cluster is None)
-    given = f"Ray: the one at {cluster.address}, which --ray-address names" if cluster else None
-    for line in dict.fromkeys(given or run.training.ray.words for run in runs):
+    for line in dict.fromkeys(run.training.ray.words for run in runs if cluster is None):
         console.print(line)
     _print_missing_control(console, settings)
-    if settings.is_declared and git_revision() is None:
-        console.print("grpo_verl_ext is no checkout of git here: the records have versions and no commit")
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
@@ -162,7 +148,7 @@ def _until_decided(
 
 def print_report(source: Path, *, output: Path | None = None) -> None:
     """Compare the finished runs of a grid's folder or table, on the terminal and in files beside it."""
-    report, console = Report(read_results(source)), make_console(at_least=_WIDTH)
+    report, console = Report(read_results(source)), make_console(at_least=120)  # a row of numbers is a line
     for line in report.missing:
         console.print(line, style="red")
     for label, sentence in report.statements:
