@@ -150,17 +150,13 @@ def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
                 yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
     for key, comparison in found.items():
         if 0 in comparison.weights.values():
-            yield (
-                f"{key} compares {comparison.variant} with itself; valid are different variants, and against "
-                f"is the baseline, {grid.base_variant}, unless it is given. Write against: <another variant>"
-            )
+            valid = "valid are different variants. Write against: <another variant>"
+            yield f"{key} compares {comparison.variant} with itself; {valid}"
     for key, given in zip(found, grid.expect, strict=False):
         number = found[key].number
         if number is not None and (grid.starts or given.minus or not math.isfinite(number)):
-            yield (
-                f"{key}.against is {number:g}; valid is a variant, or without minus and starts, which are "
-                f"about variants, a finite number. Write a variant, or remove minus and starts"
-            )
+            valid = "valid is a variant, or a finite number without minus and starts"
+            yield f"{key}.against is {number:g}; {valid}. Write a variant, or remove minus and starts"
 
 
 def keep_grid(settings: GridSettings) -> None:
@@ -192,10 +188,7 @@ def read_beginnings(folder: Path) -> list[Beginning]:
 
 
 def check_unchanged(settings: GridSettings) -> GridSettings | None:
-    """Refuse another declaration than that of the runs that were begun in the grid's folder, removed or not.
-
-    The grid of those that are there is returned, or None.
-    """
+    """Refuse another declaration than that of the runs begun there, removed or not; return theirs or None."""
     folder, earlier = Path(settings.folder), None
     if (folder / GRID).is_file():
         kept, _ = read_begun(folder)

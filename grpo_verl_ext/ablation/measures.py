@@ -68,16 +68,21 @@ class Paired:
     """Two-sided paired t-test."""
 
 
-def paired(terms: Mapping[int, Sequence[float]], level: float) -> Paired:
-    """Test the sums of each seed's terms, unless they scatter by rounding alone, 1e-12 of the largest."""
+def paired(terms: Mapping[int, Sequence[float]], level: float, fewest: int = 2) -> Paired:
+    """Test the sums of each seed's terms: of at least ``fewest`` seeds, without a NaN.
+
+    Sums that scatter by rounding alone, 1e-12 of the largest term, have a mean and no test.
+    """
     by_seed = {seed: sum(each) for seed, each in terms.items()}
-    if not by_seed:
-        return Paired(by_seed={})
-    mean, std, low, high = map(float, interval(np.array([*by_seed.values()]), level))
-    if std > 1e-12 * max(abs(term) for each in terms.values() for term in each):
-        p = float(stats.ttest_1samp([*by_seed.values()], 0.0).pvalue)
-        return Paired(by_seed=by_seed, difference=mean, low=low, high=high, p=p)
-    return Paired(by_seed=by_seed, difference=mean)
+    values = np.array([*by_seed.values()])
+    if not by_seed or not np.isfinite(values).all():
+        return Paired(by_seed=by_seed)
+    mean, std, low, high = map(float, interval(values, level))
+    scatter = std > 1e-12 * max(abs(term) for each in terms.values() for term in each)
+    if len(by_seed) < fewest or not scatter:
+        return Paired(by_seed=by_seed, difference=mean)
+    p = float(stats.ttest_1samp(values, 0.0).pvalue)
+    return Paired(by_seed=by_seed, difference=mean, low=low, high=high, p=p)
 
 
 def compare(variant: Mapping[int, float], baseline: Mapping[int, float]) -> Paired | None:

@@ -1,9 +1,4 @@
-"""What a report shows on the terminal, in Markdown and on the page alike, and its files.
-
-First a statement for each declared comparison, or that nothing was declared; then the differences, which are
-also the rows of the forest plot; then the checks and the costs. ``report.html`` is one self-contained file
-without scripts or network access, with its pictures in it.
-"""
+"""What a report shows on the terminal, in Markdown and on the page alike, and its files."""
 
 import base64
 from collections.abc import Sequence
@@ -27,12 +22,11 @@ from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import drawn, looks
 
-_GREEN, _PURPLE = "#00694a", "#6b2d73"
 COLOURS: dict[str, str] = {
-    **{VerdictOutcome.SHOWN: _GREEN, VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
-    **{VerdictOutcome.UNDECIDED: "#7a5200", VerdictOutcome.BLIND: _PURPLE},
-    **{VerdictOutcome.NOT_EXERCISED: _PURPLE, "control shown": _GREEN, "control missed": _PURPLE},
-    "exploratory": "#57606a",
+    **dict.fromkeys((VerdictOutcome.SHOWN, "control shown"), "#00694a"),
+    **dict.fromkeys((VerdictOutcome.BLIND, VerdictOutcome.NOT_EXERCISED, "control missed"), "#6b2d73"),
+    **{VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
+    **{VerdictOutcome.UNDECIDED: "#7a5200", "exploratory": "#57606a"},
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
@@ -170,7 +164,10 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write the page, whole or not at all; all values are escaped, and what does not show is `visible`."""
+    """Write the page, whole or not at all: one file with its pictures, and without scripts or links.
+
+    All values are escaped, and what does not show is `visible`.
+    """
     loader = PackageLoader("grpo_verl_ext", "ablation")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
@@ -215,9 +212,8 @@ def learning_curves(report: Report, metric: str) -> Figure | None:
     axes.set_ylim(axes.get_ylim())
     for variant, seeds in curves.items():
         *_, low, high = interval(seeds.to_numpy(), CONFIDENCE)
-        axes.fill_between(
-            seeds.index, low, high, color=report.looks[variant]["color"], alpha=0.07, linewidth=0
-        )
+        colour = report.looks[variant]["color"]
+        axes.fill_between(seeds.index, low, high, color=colour, alpha=0.07, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.set(xlabel="step")

@@ -32,6 +32,7 @@ COLUMNS = {
 }
 """Columns of the table."""
 _Run = tuple[str, int]  # variant, seed
+_Values = dict[str, dict[int, float]]  # variant → seed → value
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,7 @@ class Results:
         for (metric, name), curve in by_step:
             if name in runs:
                 self.curves[metric][runs[name]] = curve
-        self.values = defaultdict[tuple[str, str], dict[str, dict[int, float]]](
-            lambda: {variant: {} for variant in self.variants}
-        )
+        self.values = defaultdict[tuple[str, str], _Values](lambda: {name: {} for name in self.variants})
         """(metric, measure) → variant → seed → value, of each compared run whose curve is whole."""
         self.missing: dict[str, dict[str, list[str]]] = {}
         """Metric → why other runs are left out, with {} for them → their names."""
@@ -146,8 +145,7 @@ class Results:
     def measure(self, metric: str) -> None:
         """Measure the runs whose curve is whole: it reaches the last step, and has all that most have.
 
-        It is measured at these steps alone, for a resumed run may lack steps, or have measured one that the
-        others have not.
+        These steps alone count, for a resumed run may lack some, or have measured one more.
         """
         curves, last = self.curves[metric], self.settings.steps
         counted = Counter(step for curve in curves.values() for step in curve.index)
@@ -223,19 +221,14 @@ class Results:
             for seed in self.seeds
             if all(seed in every[name] for name in weights)
         }
-        name = f"{comparison.variant} − {comparison.against}, {of}"
-        numbers: dict[str, Any] = {"name": name, "measure": of.measure}
-        numbers |= {each: getattr(comparison, each) for each in ("variant", "against", "expected")}
-        found = measures.paired(terms, 1 - grid.alpha)
-        if len(terms) < FEWEST or found.p is None:
-            is_known = found.difference is not None and math.isfinite(found.difference)
-            numbers |= {"by_seed": found.by_seed, "difference": found.difference if is_known else None}
-            return Verdict(**numbers)
-        numbers |= vars(found)
-        if grid.margin is not None:
-            differences = np.array([*found.by_seed.values()])
-            numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
+        found, name = vars(comparison), f"{comparison.variant} − {comparison.against}, {of}"
+        numbers = {"name": name, "measure": of.measure}
+        numbers |= {each: found[each] for each in ("variant", "against", "expected")}
+        numbers |= vars(measures.paired(terms, 1 - grid.alpha, FEWEST))
+        if numbers["p"] is not None and grid.margin is not None:
+            differences = np.array([*numbers["by_seed"].values()])
             sd = float(differences.std(ddof=1))
+            numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
             numbers["starts_needed"] = measures.starts_needed(grid.margin, sd, grid.level)
         return Verdict(**numbers)
 
@@ -254,9 +247,8 @@ class Results:
     def rows(self) -> list[dict[str, Any]]:
         """One for each metric, measure and variant that has finished runs with the metric, as plain values.
 
-        They have number, mean, standard deviation and 95 % interval of the seeds, what `compare` gives as
-        ``versus_…``, ``adjusted_p`` after Benjamini–Hochberg over the variants of this metric and measure,
-        and ``by_seed``.
+        ``versus_…`` is what `compare` gives, ``adjusted_p`` is after Benjamini–Hochberg over the variants of
+        this metric and measure.
         """
         primary, baseline = self.settings.primary, self.settings.base_variant
         numbers: list[tuple[str, str]] = [(primary.metric, primary.measure)] if primary else []

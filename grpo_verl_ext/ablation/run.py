@@ -74,10 +74,7 @@ _MODULES = "VERL_USE_EXTERNAL_MODULES"
 
 
 def inputs_of(config: DictConfig) -> dict[str, str]:
-    """Key → SHA-256 of the models, data, rewards and modules of the user's that are on this machine.
-
-    A list's second file has the key ``data.train_files[1]``.
-    """
+    """Key, or ``data.train_files[1]`` → SHA-256 of the user's models, data and code on this machine."""
     models, weights = setting(config, "distillation"), setting(config, _WEIGHTS)
     plain: Any = OmegaConf.to_container(models) if OmegaConf.is_dict(models) else {}
     keys = [*_KEYS, *(f"distillation.{name}" for name, _ in leaves(plain) if name.endswith(".model_path"))]
@@ -104,12 +101,9 @@ def go(
     cluster: "RayCluster | None" = None,
     configs: Mapping[str, DictConfig] | None = None,
 ) -> None:
-    """Keep the grid in its folder, and train those of its runs that are to do.
+    """Keep the grid in its folder, and train those of its runs that are to do, here or on the cluster.
 
-    Args:
-        live: its console gets a line where a run begins and ends; it shows the last step.
-        cluster: None: on this machine, one after the other.
-        configs: verl's configuration of each run, whose record has the hashes of the files that it names.
+    A run's record has the hashes of the files that its configuration names.
     """
     with alone_in(Path(settings.folder), AblationError):
         check_records(runs)
@@ -139,11 +133,7 @@ def go(
 
 
 def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
-    """Refuse a run of a declared comparison of which no record could say what ran.
-
-    It is begun from changed sources, or resumed under another commit, with other packages or other data. A
-    run without a step begins anew.
-    """
+    """Refuse a declared run of changed sources, or resumed with another commit, package, model or data."""
     revision = git_revision() or ""
     if revision.endswith(CHANGED):
         raise AblationError(

@@ -126,7 +126,6 @@ def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSetti
     A run is compared with the baseline's of the same seed, and those that remain within each declared
     comparison: versions, in a declared comparison commits, and model and data, unless the two variants choose
     them differently. A record of an earlier version, without any of them, is judged by its overrides alone.
-    Runs that can be compared have no reason.
     """
     known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
     trainings = {(run.variant, run.seed): run.training for run in runs_of(settings)}

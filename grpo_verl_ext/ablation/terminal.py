@@ -33,10 +33,9 @@ def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilo
     statuses = _print_runs(console, runs, settings.metrics[0])
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     seconds = [second for status in statuses for second in status.step_seconds]
-    time = "time unknown before the first step"
-    if seconds:  # of steps, without the start of Ray, actor and rollout
-        steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
-        time = f"about {steps * mean(seconds) / 60:.0f} min of steps"
+    steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
+    known = f"about {steps * mean(seconds) / 60:.0f} min of steps" if seconds else ""
+    time = known or "time unknown before the first step"
     console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
     _print_power(console, settings, pilot)
     _print_missing_control(console, settings)
@@ -82,12 +81,12 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
     primary, margin, level = settings.primary, settings.margin, settings.level
     if primary is None or margin is None or not settings.expect:
         if pilot is not None:
-            without = "of which it is the power. Write expect into the grid, or leave --pilot out"
-            raise AblationError(f"--pilot is {pilot}, but the grid declares no comparison, {without}")
+            why = "but the grid declares no comparison. Write expect into it, or leave --pilot out"
+            raise AblationError(f"--pilot is {pilot}, {why}")
         return
     source, sd, seconds = pilot or Path(settings.folder), math.nan, math.nan
-    said = f"The power is unknown: {source} has no two variants with two common starts that logged the"
-    said = f"{said} {primary}. Type: --pilot <folder or table of a grid that has>"
+    said = f"The power is unknown: {source} has no two variants with two common starts of the {primary}. "
+    said += "Type: --pilot <folder or table of a grid that has>"
     if pilot is not None or (source / GRID).is_file():
         results = read_results(source)
         results.measure(primary.metric)
@@ -153,9 +152,7 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
         console.print(line, style="red")
     for label, sentence in report.statements:
         console.print(Text.assemble((f"{label}:", f"bold white on {COLOURS[label]}"), f" {sentence}"))
-    for line in report.exploratory:
-        console.print(line)
-    console.print()
+    console.print("\n".join([*report.exploratory, ""]))
     for title, columns, lines in report.tables:
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in columns:
@@ -168,8 +165,7 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
     folder = output or (source.parent if source.is_file() else source)
     folder.mkdir(parents=True, exist_ok=True)
     files = [*write_files(report, folder), write_page(report, folder)]
-    for file in [*files, write_table(report.results, folder / TABLE)]:
-        console.print(str(file))
+    console.print("\n".join(map(str, [*files, write_table(report.results, folder / TABLE)])))
 
 
 def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[RunStatus]:
@@ -188,9 +184,9 @@ def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[
     console.print(shown, "")
     for status in statuses:
         if status.reason is not None:
-            console.print(f"\n{status.run.name} {status.state.value}:\n{status.reason.rstrip()}", style="red")
-        if status.state is State.FAILED:
-            console.print("To try it again: --retry-failed")
+            again = "\nTo try it again: --retry-failed" * (status.state is State.FAILED)
+            said = f"{status.run.name} {status.state.value}:\n{status.reason.rstrip()}{again}"
+            console.print(f"\n{said}", style="red")
     return statuses
 
 
