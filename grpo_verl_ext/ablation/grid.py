@@ -41,13 +41,12 @@ class GridRun:
 
 @dataclass(frozen=True)
 class Beginning(Document):
-    """The start of a declared grid's first run, when no run of it was there."""
+    """The start, in UTC, of a declared grid's first run, when no run of it was there."""
 
     declared: dict[str, Any]
     """The values that cannot change."""
     commit: str | None
     at: str
-    """In UTC."""
 
     @property
     def declaration(self) -> str:

@@ -19,10 +19,8 @@ from scipy import integrate, special, stats
 from grpo_verl_ext.ablation.declaration import FEWEST
 
 CONFIDENCE = 0.95
-POWER = 0.8
-"""Probability with which a difference is to be found."""
-MANY = 1000
-"""Stands for as many starts or more."""
+POWER = 0.8  # probability with which a difference is to be found
+MANY = 1000  # stands for as many starts or more
 
 
 def measured(curve: "pd.Series[float]") -> dict[str, float]:

@@ -141,15 +141,13 @@ def _warnings(results: Results) -> list[str]:
 
 def write_files(report: Report, folder: Path) -> list[Path]:
     """Write ``report.json``, which has everything, and ``report.md``, each whole or not at all."""
+    results, begun = report.results, ("declaration", "commit", "at")
     content = {
         "statements": [{"label": label, "sentence": sentence} for label, sentence in report.statements],
         **{name: getattr(report, name) for name in ("verdicts", "checks", "missing", "warnings")},
-        "settings": report.results.settings.as_dict(),
-        "beginnings": [
-            {name: getattr(each, name) for name in ("declaration", "commit", "at")}
-            for each in report.results.beginnings
-        ],
-        **{"rows": report.results.rows, "costs": report.results.costs},
+        "settings": results.settings.as_dict(),
+        "beginnings": [{name: getattr(each, name) for name in begun} for each in results.beginnings],
+        **{"rows": results.rows, "costs": results.costs},
     }
     write_whole(folder / "report.json", numbers_as_text(content))
     said = [f"**{label}**: {sentence}" for label, sentence in report.statements]

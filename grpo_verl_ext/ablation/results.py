@@ -30,7 +30,6 @@ COLUMNS = {
     **{"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"},
     "value": "float64",
 }
-"""Columns of the table."""
 _Run = tuple[str, int]  # variant, seed
 _Values = dict[str, dict[int, float]]  # variant → seed → value
 
@@ -221,9 +220,9 @@ class Results:
             for seed in self.seeds
             if all(seed in every[name] for name in weights)
         }
-        found, name = vars(comparison), f"{comparison.variant} − {comparison.against}, {of}"
-        numbers = {"name": name, "measure": of.measure}
-        numbers |= {each: found[each] for each in ("variant", "against", "expected")}
+        name = f"{comparison.variant} − {comparison.against}, {of}"
+        numbers: dict[str, Any] = {"name": name, "measure": of.measure}
+        numbers |= {each: getattr(comparison, each) for each in ("variant", "against", "expected")}
         numbers |= vars(measures.paired(terms, 1 - grid.alpha, FEWEST))
         if numbers["p"] is not None and grid.margin is not None:
             differences = np.array([*numbers["by_seed"].values()])

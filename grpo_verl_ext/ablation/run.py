@@ -40,8 +40,7 @@ def compose_runs(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
     for run in runs:
         try:
             configs[run.name] = composed(run.training.arguments())
-            task = own_task(configs[run.name])
-            is_embedded = task is not None and task.name in TASKS
+            is_embedded = (task := own_task(configs[run.name])) is not None and task.name in TASKS
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
         for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if is_embedded else [])):
@@ -137,9 +136,9 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
     revision = git_revision() or ""
     if revision.endswith(CHANGED):
         raise AblationError(
-            f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}, "
-            f"and no record could say what ran; valid for a declared comparison is a commit without changes. "
-            f"Commit them, or type: git worktree add ../clean HEAD, and run it there"
+            f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}; "
+            f"valid is one without changes, so that a record says what ran. Commit them, or type: "
+            f"git worktree add ../clean HEAD, and run it there"
         )
     record = read_record(run)
     if record is None or not (record.inputs and status_of(run).has_steps):
@@ -150,8 +149,8 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
         was = getattr(record, name)
         if was != now[name] or str(was).endswith(CHANGED):
             raise AblationError(
-                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}; "
-                f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
+                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}. "
+                f"Go back to that, or type: mv {run.training.folder} <another>"
             )
 
 

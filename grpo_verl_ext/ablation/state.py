@@ -65,7 +65,6 @@ class Job(Document):
 
     submission_id: str
     address: str
-    """Address of the cluster's dashboard."""
     attempt: str
     """Name of the attempt's files, without a suffix."""
 
