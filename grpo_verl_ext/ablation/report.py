@@ -41,8 +41,7 @@ class Report:
 
     def __post_init__(self) -> None:
         results, shown = self.results, self.results.settings.shown
-        if results.control is None:
-            results.control = control_of(results.settings)
+        results.control = results.control or control_of(results.settings)
         self.checks, self.verdicts = self.judged or judge(results)
         self.missing = _missing(results)
         """Metrics that no run has, or that end before the last step; a report begins with them."""

@@ -26,10 +26,8 @@ _COSTS = {
     "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
 }
 """What a run takes: its metric, and how that is added up over the steps."""
-COLUMNS = {
-    **{"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"},
-    "value": "float64",
-}
+COLUMNS = {"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"}
+COLUMNS |= {"value": "float64"}
 _Run = tuple[str, int]  # variant, seed
 _Values = dict[str, dict[int, float]]  # variant → seed → value
 

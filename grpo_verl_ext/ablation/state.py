@@ -98,8 +98,7 @@ def status_of(run: GridRun) -> RunStatus:
             return RunStatus(run, State.FINISHED, metrics)
         file = run.training.folder / FAILURE
         if file.exists():
-            reason = file.read_text(encoding="utf-8", errors="replace")
-            return RunStatus(run, State.FAILED, metrics, reason)
+            return RunStatus(run, State.FAILED, metrics, file.read_text(encoding="utf-8", errors="replace"))
     except CorruptFileError as error:
         return RunStatus(run, State.UNREADABLE, {}, str(error))
     except OSError as error:

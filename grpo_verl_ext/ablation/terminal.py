@@ -174,13 +174,12 @@ def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
     for status in statuses:
+        run, step = status.run, max(status.metrics, default=0)
         values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
-        shown.add_row(
-            *(status.run.variant, str(status.run.seed), status.state.value),
-            f"{max(status.metrics, default=0)}/{status.run.training.steps}",
-            f"{values[-1]:.3f}" if values else "–",
-            f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–",
-        )
+        value = f"{values[-1]:.3f}" if values else "–"
+        took = f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–"
+        done = f"{step}/{run.training.steps}"
+        shown.add_row(run.variant, str(run.seed), status.state.value, done, value, took)
     console.print(shown, "")
     for status in statuses:
         if status.reason is not None:
