@@ -117,13 +117,9 @@ def declared(tmp_path: Path, grid_of) -> Report:
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
-    outcomes = {
-        "dapo": VerdictOutcome.UNDECIDED,
-        "dr_grpo": VerdictOutcome.EQUAL,
-        "gvpo": VerdictOutcome.SHOWN,
-        "gvpo_at_the_reference": VerdictOutcome.OPPOSITE,
-        "ppo": VerdictOutcome.NOT_EXERCISED,
-    }
+    outcomes = {"dapo": VerdictOutcome.UNDECIDED, "dr_grpo": VerdictOutcome.EQUAL}
+    outcomes |= {"gvpo": VerdictOutcome.SHOWN, "gvpo_at_the_reference": VerdictOutcome.OPPOSITE}
+    outcomes |= {"ppo": VerdictOutcome.NOT_EXERCISED}
     variants = ["grpo", *outcomes]
     claims = {"primary": Primary(PRIMARY, "area"), "margin": 0.05}
     claims["expect"] = [Expectation(variant, "higher") for variant in outcomes]

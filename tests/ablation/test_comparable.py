@@ -68,9 +68,7 @@ def test_one_is_named_and_left_out(ablate, grid, tmp_path: Path, change, why: st
 
 
 @pytest.mark.parametrize("key", [GOLD, TEACHER])
-def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_them(
-    grid, tmp_path: Path, key: str
-) -> None:
+def test_other_files_are_compared_where_both_records_have_them(grid, tmp_path: Path, key: str) -> None:
     """Records of earlier versions have no hash of them."""
     of = {("base", seed): inputs(seed, **{key: "one"}) for seed in SEEDS}
     of |= {("other", 1): inputs(1, **{key: "one"}), ("other", 2): inputs(2, **{key: "another"})}
@@ -86,9 +84,7 @@ def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_t
         ("def", "its commit is def, and that of base/seed-2 abc"),
     ],
 )
-def test_a_declared_pair_is_of_one_commit_without_changes(
-    grid, tmp_path: Path, revision: str, why: str
-) -> None:
+def test_a_declared_pair_is_of_one_commit_without_changes(grid, tmp_path: Path, revision, why) -> None:
     """An exploratory grid keeps them, with a warning."""
     for declaration, wanted in (({}, {}), (DECLARED, {("other", 2): why})):
         grid(of={("other", 2): {"git_revision": revision}}, **declaration)
@@ -103,9 +99,7 @@ def test_a_declared_run_without_a_record_does_not_count(grid, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", [GOLD, TEACHER])
-def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_start(
-    grid, tmp_path: Path, key: str
-) -> None:
+def test_a_variant_with_a_teacher_of_its_own_has_the_same_start(grid, tmp_path: Path, key: str) -> None:
     of = {("base", seed): inputs(seed, **{key: "one"}) for seed in SEEDS}
     of |= {("other", seed): inputs(seed, **{key: "another"}) for seed in SEEDS}
     of["other", 2] = inputs(2, **{key: "another", MODEL: "another"})
@@ -121,9 +115,7 @@ def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_
         *((each, True) for each in ("data.train_batch_size=8", "data.max_response_length=9")),
     ],
 )
-def test_a_variant_that_chooses_its_model_or_data_may_have_others(
-    grid, tmp_path: Path, override: str, judged: bool
-) -> None:
+def test_a_variant_that_chooses_its_model_may_have_another(grid, tmp_path: Path, override, judged) -> None:
     """To read the same data in another way is not to choose it."""
     axes = {"algo": {"base": [], "other": [override], "third": []}}
     grid(of={("other", 2): inputs(2, **{MODEL: "x"})}, axes=axes)

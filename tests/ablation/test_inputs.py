@@ -50,10 +50,8 @@ def test_reward_models_and_code_of_the_users(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "json, inputs_test_losses, not_installed")
     model = str(tmp_path / "model")
     of_files = (f"{tmp_path}/by_file.py:f", "inputs_test_rewards.f")
-    models, functions = (
-        ("algorithm.grpo_ext.reward_model.path", "critic.model.path"),
-        ("reward.custom_reward_function.reward_kwargs.weights"),
-    )
+    models = ("algorithm.grpo_ext.reward_model.path", "critic.model.path")
+    functions = "reward.custom_reward_function.reward_kwargs.weights"
     config = OmegaConf.from_dotlist([f"{key}={model}" for key in models])
     OmegaConf.update(config, functions, dict.fromkeys(("correctness", *of_files, "not_installed.f"), 0.5))
     found = inputs_of(config)

@@ -72,9 +72,7 @@ def test_verdicts_come_first_and_their_label_is_set_off(declared: Report, tmp_pa
 
 
 @pytest.mark.parametrize(("passed", "label"), [(True, "control shown"), (False, "control missed")])
-def test_a_grid_that_declares_its_control_alone_begins_with_it(
-    declared: Report, tmp_path: Path, passed: bool, label: str
-) -> None:
+def test_a_control_alone_is_the_first_statement(declared: Report, tmp_path: Path, passed, label) -> None:
     check, control = declared.checks
     control = dataclasses.replace(control, passed=passed, sentence="lr1e-3 − grpo: −0.250")
     analysis = dataclasses.replace(declared, judged=([check, control], []))

@@ -30,9 +30,7 @@ class TestAFinalValueIsOfTheLastStep:
             ({}, "acc is missing in b/seed-2: left out"),
         ],
     )
-    def test_a_curve_that_is_not_whole_is_left_out_and_named(
-        self, tmp_path: Path, grid_of, leave, curve: dict[int, float], why: str
-    ) -> None:
+    def test_a_curve_that_is_not_whole_is_left_out(self, tmp_path: Path, grid_of, leave, curve, why) -> None:
         grid_of(["a", "b"], ["acc"], seeds=[1, 2])
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):
             leave(variant, seed, {1: {"acc": 0.1}, 2: {"acc": 0.5}})
@@ -42,9 +40,7 @@ class TestAFinalValueIsOfTheLastStep:
         (missing,) = analysis.missing
         assert missing.startswith(why)
 
-    def test_a_step_that_one_run_alone_has_measured_does_not_count(
-        self, tmp_path: Path, grid_of, leave
-    ) -> None:
+    def test_a_step_of_one_run_alone_does_not_count(self, tmp_path: Path, grid_of, leave) -> None:
         """verl validates once more where a training resumes."""
         grid_of(["a", "b"], ["acc"], seeds=[1, 2])
         for variant, seed in (("a", 1), ("a", 2), ("b", 1)):

@@ -175,9 +175,7 @@ def test_a_start_that_is_not_compared_leaves_the_grid_undecided(run, verl: Verl,
 
 class TestChangedSources:
     @pytest.mark.parametrize("after", [0, 3])
-    def test_no_run_of_a_declared_comparison_begins(
-        self, run, verl: Verl, tmp_path: Path, monkeypatch, after: int
-    ) -> None:
+    def test_no_declared_run_begins(self, run, verl: Verl, tmp_path: Path, monkeypatch, after: int) -> None:
         """Those before the change are kept, and the grid goes on once it is committed."""
         revision = lambda: CHANGED_SOURCES if len(verl.trained) >= after else "0" * 40  # noqa: E731
         monkeypatch.setattr(runner, "git_revision", revision)
@@ -189,9 +187,7 @@ class TestChangedSources:
         assert len(verl.trained) == len(set(verl.trained)) >= 16
         assert len(read_results(tmp_path / "out").beginnings) == 1
 
-    def test_an_exploratory_grid_is_trained_and_its_report_says_so(
-        self, run, verl: Verl, tmp_path: Path, monkeypatch
-    ) -> None:
+    def test_an_exploratory_grid_is_trained(self, run, verl: Verl, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setattr(runner, "git_revision", lambda: CHANGED_SOURCES)
         nothing = {"expect": [], "control": None, "primary": None, "margin": None, "starts": None}
         run("out", "--jobs", "1", seeds=[1], **nothing)
