@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from grpo_verl_ext.ablation.declaration import FEWEST, GridSettings, Measure, Starts
+from grpo_verl_ext.ablation.declaration import FEWEST, GridSettings, Starts
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
@@ -83,25 +83,20 @@ def _faults(grid: GridSettings) -> Iterator[str]:
     axes, seeds = grid.axes, grid.seeds
     different = len({*seeds}) if any("{seed}" in override for override in grid.seed_overrides) else 1
     if different < len(seeds):
-        yield (
-            f"seeds is {seeds} and seed_overrides {grid.seed_overrides}, so that only {different} of a "
-            f"variant's runs differ; valid are different seeds, and an override with {{seed}}. "
-            f"Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
-        )
+        said = f"seeds is {seeds} and seed_overrides {grid.seed_overrides}, so that only {different} of a "
+        said += "variant's runs differ; valid are different seeds, and an override with {seed}"
+        yield f"{said}. Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
     if len(grid.baseline) != len(axes) or grid.base_variant not in grid.overrides:
-        yield (
-            f"baseline is {grid.baseline}; valid is one label of each axis, in their order: "
-            + ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
-            + f". Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
-        )
+        valid = ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
+        said = f"baseline is {grid.baseline}; valid is one label of each axis, in their order: {valid}"
+        yield f"{said}. Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
     names = set[str]()
     for labels in product(*axes.values()):
         name = "-".join(labels)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
-            yield (
-                f"axes has the labels {', '.join(labels)}, which name the folder {name!r}; valid is one of "
-                f"letters, digits and ._- that no other variant has, in upper or lower case. Rename a label"
-            )
+            valid = "one of letters, digits and ._- that no other variant has, in upper or lower case"
+            said = f"axes has the labels {', '.join(labels)}, which name the folder {name!r}"
+            yield f"{said}; valid is {valid}. Rename a label"
         names.add(name.casefold())
     yield from _wrong_claims(grid)
     yield from _wrong_comparisons(grid)
@@ -114,9 +109,9 @@ def _wrong_claims(grid: GridSettings) -> Iterator[str]:
             another = next((name for name in grid.overrides if name != grid.base_variant), "<variant>")
             line = f"'expect=[{{variant: {another}, is: higher}}]'"
             yield f"{key} is given, but expect is empty: nothing is claimed. Type: {line}, or remove {key}"
-    measures = f"a metric and one of {', '.join(get_args(Measure))}"
+    line = "'primary={metric: <metric>, measure: area}'"
     needs = {
-        "primary": (claims or grid.own_control, measures, "'primary={metric: <metric>, measure: area}'"),
+        "primary": (claims or grid.own_control, "a metric and its measure", line),
         "margin": (claims, "the smallest difference that matters", "margin=0.05"),
         "control": (claims, "a known difference, which a setting that can show one must show", _CONTROL),
     }
@@ -202,10 +197,9 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
     for key, value in before.items():
         # some of the declared seeds may be trained alone, as on another machine
         if value != now.get(key) and not (key == "seeds" and {*now[key]} < {*value}):
-            raise AblationError(
-                f"runs of {folder}, removed or not, were begun with {key}: {json.dumps(value)}, and now it "
-                f"is {json.dumps(now.get(key))}; valid is what it was. Write that, or type folder=<another>"
-            )
+            said = f"{key}: {json.dumps(value)}, and now it is {json.dumps(now.get(key))}"
+            fix = "valid is what it was. Write that, or type folder=<another>"
+            raise AblationError(f"runs of {folder}, removed or not, were begun with {said}; {fix}")
     return earlier
 
 

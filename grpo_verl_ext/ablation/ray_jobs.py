@@ -52,10 +52,8 @@ class RayCluster:
                 return  # it finished unwatched
         job = job or self._submitted(run)
         name, log = job.submission_id, run.folder / f"{job.attempt}.log"
-        self.say(
-            f"{run.folder} is job {name}, which goes on when this command ends; the same command watches it "
-            f"again. To stop it: ray job stop {name} --address {job.address}"
-        )
+        stop = f"ray job stop {name} --address {job.address}"
+        self.say(f"{run.folder} is job {name}, which goes on when this command ends. To stop it: {stop}")
         question = partial(self.client.get_job_info, name)
         while not (info := self._ask(question)).status.is_terminal():
             on_metrics(run.metrics())
@@ -104,10 +102,9 @@ class RayCluster:
                     first = time.monotonic()
                     self.say(f"no answer from {self.address} ({error}); asking for {self.patience:.0f} s")
                 elif time.monotonic() - first > self.patience:
-                    raise AblationError(
-                        f"no answer from {self.address} for {self.patience:.0f} s ({error}). Submitted "
-                        f"jobs continue; when the cluster answers, run the same command again to watch them"
-                    ) from error
+                    said = f"no answer from {self.address} for {self.patience:.0f} s ({error})"
+                    then = "Submitted jobs continue; the same command watches them again"
+                    raise AblationError(f"{said}. {then}") from error
                 time.sleep(self.pause)
 
 
@@ -123,8 +120,6 @@ def connected(address: str, at_once: int, say: Callable[[str], None]) -> RayClus
             raise OSError("it begins with no http://")
         return RayCluster(JobSubmissionClient(address), address, at_once, say)
     except (*_NO_ANSWER, KeyError) as error:
-        raise AblationError(
-            f"{given}, where Ray's job API does not answer ({error}); valid is the dashboard of a Ray "
-            f"installed as 'ray[default]' and started with --dashboard-host 0.0.0.0, such as "
-            f"http://HOST:8265. To see whether it answers, type: ray job list --address {address}"
-        ) from error
+        valid = "http://HOST:8265, of a Ray installed as 'ray[default]', with --dashboard-host 0.0.0.0"
+        said = f"{given}, where Ray's job API does not answer ({error}); valid is such as {valid}"
+        raise AblationError(f"{said}. To ask it, type: ray job list --address {address}") from error

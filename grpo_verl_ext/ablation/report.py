@@ -125,16 +125,12 @@ def _warnings(results: Results) -> list[str]:
     records = [run.record for run in results.compared if run.record is not None]
     if changed := sum(str(record.git_revision).endswith(CHANGED) for record in records):
         rests = "the verdicts rest on them" if settings.is_declared else "they show no finding"
-        warnings.append(
-            f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit: what "
-            f"ran cannot be known, and {rests}"
-        )
+        said = f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit"
+        warnings.append(f"{said}: what ran cannot be known, and {rests}")
     if (times := len(results.beginnings)) > 1:
         begun = "; ".join(f"{each.at} at commit {each.commit}" for each in results.beginnings)
-        warnings.append(
-            f"the grid was begun {times} times, and the records of all but the last were removed: {begun}. "
-            f"Its declaration was the same ({results.beginnings[0].declaration})"
-        )
+        said = f"the grid was begun {times} times, and the records of all but the last were removed: {begun}"
+        warnings.append(f"{said}. Its declaration was the same ({results.beginnings[0].declaration})")
     return warnings
 
 

@@ -108,13 +108,12 @@ def go(
         check_records(runs)
         jobs = {run.name: noted_job(run.training.folder) for run in runs}
         for run in runs:
-            job, note = jobs[run.name], run.training.folder / NOTE
+            job, folder = jobs[run.name], run.training.folder
             if job is not None and (cluster is None or job.address != cluster.address):
-                raise AblationError(
-                    f"{run.training.folder} was submitted to {job.address} as job {job.submission_id}, which "
-                    f"may be running. To watch it type --ray-address {job.address}; to abandon it type: "
-                    f"ray job stop {job.submission_id} --address {job.address}, then rm '{note}'"
-                )
+                name, at = job.submission_id, job.address
+                stop = f"ray job stop {name} --address {at}, then rm '{folder / NOTE}'"
+                said = f"{folder} was submitted to {at} as job {name}, which may be running"
+                raise AblationError(f"{said}. To watch it type --ray-address {at}; to abandon it: {stop}")
         new = [run for run in runs if not jobs[run.name]]
         new = [run for run in new if status_of(run).is_to_do(retry_failed=retry_failed)]
         if settings.is_declared and new:
@@ -135,11 +134,9 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
     """Refuse a declared run of changed sources, or resumed with another commit, package, model or data."""
     revision = git_revision() or ""
     if revision.endswith(CHANGED):
-        raise AblationError(
-            f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}; "
-            f"valid is one without changes, so that a record says what ran. Commit them, or type: "
-            f"git worktree add ../clean HEAD, and run it there"
-        )
+        said = f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}"
+        fix = "Commit the changes, or type: git worktree add ../clean HEAD, and run it there"
+        raise AblationError(f"{said}; valid is one without changes, so that a record says what ran. {fix}")
     record = read_record(run)
     if record is None or not (record.inputs and status_of(run).has_steps):
         return
@@ -148,10 +145,8 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
     for name, word in words.items():
         was = getattr(record, name)
         if was != now[name] or str(was).endswith(CHANGED):
-            raise AblationError(
-                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}. "
-                f"Go back to that, or type: mv {run.training.folder} <another>"
-            )
+            said = f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}"
+            raise AblationError(f"{said}. Go back to that, or type: mv {run.training.folder} <another>")
 
 
 def check_records(runs: Sequence[GridRun]) -> None:

@@ -131,11 +131,10 @@ def _until_decided(
     results = read_results(Path(settings.folder))
     spread, seeds = results.first_spread, results.seeds
     if spread is not None:
-        console.print(
-            f"After {first} starts the SD of paired differences is {figures(spread.sd)} ({spread.degrees} "
-            f"degrees of freedom): to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} starts are "
-            f"trained, of at most {starts.most}."
-        )
+        found = f"{figures(spread.sd)} ({spread.degrees} degrees of freedom)"
+        needs = f"to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} starts are trained"
+        said = f"After {first} starts the SD of paired differences is {found}: {needs}"
+        console.print(f"{said}, of at most {starts.most}.")
     if len(seeds) > first and not train(seeds):
         return False
     report = Report(read_results(Path(settings.folder)))
