@@ -13,8 +13,7 @@ from grpo_verl_ext.utils.documents import Document, as_plain
 Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
 
-FEWEST = 3
-"""Fewer common starts are never decided."""
+FEWEST = 3  # fewer common starts are never decided
 
 
 @dataclass

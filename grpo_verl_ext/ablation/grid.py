@@ -20,8 +20,7 @@ from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
 from grpo_verl_ext.utils.files import write_whole
 
-GRID = "grid.json"
-"""The copy of the grid in its folder."""
+GRID = "grid.json"  # the copy of the grid in its folder
 
 
 class AblationError(ValueError):
@@ -43,8 +42,7 @@ class GridRun:
 class Beginning(Document):
     """The start, in UTC, of a declared grid's first run, when no run of it was there."""
 
-    declared: dict[str, Any]
-    """The values that cannot change."""
+    declared: dict[str, Any]  # the values that cannot change
     commit: str | None
     at: str
 
@@ -139,9 +137,8 @@ def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
     named = {key: [*each.weights] for key, each in found.items()}
     named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
     for key, names in named.items():
-        for name in names:
-            if name not in grid.overrides:
-                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
+        for name in (each for each in names if each not in grid.overrides):
+            yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
     for key, comparison in found.items():
         if 0 in comparison.weights.values():
             valid = "valid are different variants. Write against: <another variant>"

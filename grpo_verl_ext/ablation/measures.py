@@ -56,7 +56,6 @@ class Paired:
     """A variant minus another over their common seeds; None where the seeds are too few or do not differ."""
 
     by_seed: dict[int, float]
-    """Seed → difference."""
     difference: float | None = None
     """Mean of ``by_seed``."""
     low: float | None = None
@@ -67,10 +66,7 @@ class Paired:
 
 
 def paired(terms: Mapping[int, Sequence[float]], level: float, fewest: int = 2) -> Paired:
-    """Test the sums of each seed's terms: of at least ``fewest`` seeds, without a NaN.
-
-    Sums that scatter by rounding alone, 1e-12 of the largest term, have a mean and no test.
-    """
+    """Test the sums of each seed's terms, unless they scatter by rounding alone, 1e-12 of the largest."""
     by_seed = {seed: sum(each) for seed, each in terms.items()}
     values = np.array([*by_seed.values()])
     if not by_seed or not np.isfinite(values).all():

@@ -118,10 +118,8 @@ def _warnings(results: Results) -> list[str]:
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    warnings += [
-        f"{variant}/seed-{seed} is left out: {why}. To train it again, move its folder away"
-        for (variant, seed), why in results.left_out.items()
-    ]
+    out, again = results.left_out.items(), "To train it again, move its folder away"
+    warnings += [f"{variant}/seed-{seed} is left out: {why}. {again}" for (variant, seed), why in out]
     records = [run.record for run in results.compared if run.record is not None]
     if changed := sum(str(record.git_revision).endswith(CHANGED) for record in records):
         rests = "the verdicts rest on them" if settings.is_declared else "they show no finding"
@@ -157,10 +155,7 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write the page, whole or not at all: one file with its pictures, and without scripts or links.
-
-    All values are escaped, and what does not show is `visible`.
-    """
+    """Write the page, whole or not at all, with its pictures in it; values are escaped and made `visible`."""
     loader = PackageLoader("grpo_verl_ext", "ablation")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
@@ -188,10 +183,7 @@ def visible(text: str) -> str:
 
 
 def learning_curves(report: Report, metric: str) -> Figure | None:
-    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without a curve.
-
-    The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
-    """
+    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without any."""
     found, curves = report.results.curves[metric], {}
     for variant in report.results.variants:
         own = {seed: curve for (name, seed), curve in found.items() if name == variant}
@@ -202,7 +194,7 @@ def learning_curves(report: Report, metric: str) -> Figure | None:
     for variant, seeds in curves.items():
         axes.plot(seeds, color=report.looks[variant]["color"], linewidth=0.6, alpha=0.5)
         axes.plot(seeds.mean(axis=1, skipna=False), markersize=4, **report.looks[variant])
-    axes.set_ylim(axes.get_ylim())
+    axes.set_ylim(axes.get_ylim())  # of the seeds; of few, the interval is wider and leaves it
     for variant, seeds in curves.items():
         *_, low, high = interval(seeds.to_numpy(), CONFIDENCE)
         colour = report.looks[variant]["color"]

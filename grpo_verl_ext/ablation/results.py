@@ -69,23 +69,19 @@ class VerdictOutcome(str, Enum):
     OPPOSITE = "opposite"
     EQUAL = "equal within the margin"
     UNDECIDED = "undecided"
-    BLIND = "blind"
-    """The positive control was missed: nothing is claimed."""
-    NOT_EXERCISED = "not exercised"
-    """A manipulation check was missed."""
+    BLIND = "blind"  # the positive control was missed: nothing is claimed
+    NOT_EXERCISED = "not exercised"  # a manipulation check was missed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(measures.Paired):
     """One declared comparison over the common starts of its variants, with an interval of 1 − alpha."""
 
-    name: str = ""
-    """``gvpo − grpo, area of acc``."""
+    name: str = ""  # gvpo − grpo, area of acc
     variant: str
     against: str
     measure: Measure
-    expected: str
-    """higher, lower, different or equal."""
+    expected: str  # higher, lower, different or equal
     adjusted_p: float | None = None
     """After Holm over all comparisons; of ``p_equal`` where ``expected`` is equal."""
     p_equal: float | None = None
@@ -140,10 +136,7 @@ class Results:
         """The seeds of the starts that the compared variants have all finished."""
 
     def measure(self, metric: str) -> None:
-        """Measure the runs whose curve is whole: it reaches the last step, and has all that most have.
-
-        These steps alone count, for a resumed run may lack some, or have measured one more.
-        """
+        """Measure what reaches the last step, at the steps that most have; a resumed run may lack some."""
         curves, last = self.curves[metric], self.settings.steps
         counted = Counter(step for curve in curves.values() for step in curve.index)
         usual = {step for step, count in counted.items() if 2 * count > len(curves)}
@@ -162,10 +155,7 @@ class Results:
                     self.values[metric, measure][run.variant][run.seed] = value
 
     def spread(self, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> measures.Spread:
-        """Standard deviation of paired differences of the primary, over the seeds that all variants have.
-
-        It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
-        """
+        """Spread of the primary over the seeds that all variants have, without NaN; NaN of fewer than two."""
         values = [self.values[primary.metric, primary.measure][name] for name in variants]
         common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
         degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
@@ -188,9 +178,8 @@ class Results:
     def seeds(self) -> list[int]:
         """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
 
-        ``starts.first`` of them until these are finished; then what ``margin`` takes at 80 %, at most
-        ``starts.most``, by a spread that is blind to the means. Without ``starts``, all. Nothing but the
-        finished runs is read, so that the number is the same after a kill.
+        ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, up to ``starts.most``,
+        by a spread that is blind to the means. Finished runs alone decide, so that a kill changes nothing.
         """
         grid, count = self.settings, len(self.settings.seeds)
         if grid.starts is not None and grid.margin is not None:

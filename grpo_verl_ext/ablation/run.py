@@ -100,10 +100,7 @@ def go(
     cluster: "RayCluster | None" = None,
     configs: Mapping[str, DictConfig] | None = None,
 ) -> None:
-    """Keep the grid in its folder, and train those of its runs that are to do, here or on the cluster.
-
-    A run's record has the hashes of the files that its configuration names.
-    """
+    """Keep the grid in its folder, and train those of its runs that are to do, here or on the cluster."""
     with alone_in(Path(settings.folder), AblationError):
         check_records(runs)
         jobs = {run.name: noted_job(run.training.folder) for run in runs}

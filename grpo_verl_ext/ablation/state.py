@@ -29,8 +29,7 @@ class State(str, Enum):
     """The state of a run."""
 
     WAITING = "waiting"
-    BEGUN = "begun"
-    """Started and not finished; the next attempt resumes from the last checkpoint."""
+    BEGUN = "begun"  # and not finished; the next attempt resumes from the last checkpoint
     FAILED = "failed"
     FINISHED = "finished"
     UNREADABLE = "unreadable"
@@ -65,8 +64,7 @@ class Job(Document):
 
     submission_id: str
     address: str
-    attempt: str
-    """Name of the attempt's files, without a suffix."""
+    attempt: str  # name of the attempt's files, without a suffix
 
 
 @dataclass
@@ -76,13 +74,11 @@ class RunStatus:
     run: GridRun
     state: State
     metrics: Metrics
-    reason: str | None = None
-    """Why the run failed, or what cannot be read."""
+    reason: str | None = None  # why the run failed, or what cannot be read
 
     def __post_init__(self) -> None:
         self.step_seconds = [each[STEP_SECONDS] for each in self.metrics.values() if STEP_SECONDS in each]
-        self.has_steps = bool(self.metrics) or self.state is State.UNREADABLE
-        """Whether an attempt has logged something, if only what cannot be read."""
+        self.has_steps = bool(self.metrics) or self.state is State.UNREADABLE  # if only what cannot be read
 
     def is_to_do(self, *, retry_failed: bool) -> bool:
         """Whether ``ablate run`` starts it."""

@@ -101,8 +101,8 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
             said = f"SD of paired differences: {figures(spread.sd)} (from {source}: {', '.join(compared)}; "
             said += f"{spread.starts} starts; {spread.degrees} degrees of freedom)"
             said += f"; of differences of differences: {figures(sd)}" * (sd > spread.sd)
-    number = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
-    console.print(f"{number}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
+    count = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
+    console.print(f"{count}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
     first, most = settings.starts.first if settings.starts else len(settings.usable), len(settings.usable)
     for starts in dict.fromkeys((first, most)):
         runs = starts * len(settings.overrides)
@@ -123,7 +123,7 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
 def _until_decided(
     console: Console, settings: GridSettings, starts: Starts, train: Callable[[Sequence[int]], bool]
 ) -> bool:
-    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives; say whether all are compared."""
+    """Train ``starts.first`` seeds, then all of `Results.seeds`; say whether they are compared."""
     first = starts.first
     if not train(settings.seeds[:first]):
         console.print(f"The first {first} starts are not all finished; then it is decided how many follow.")

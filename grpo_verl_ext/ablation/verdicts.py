@@ -63,10 +63,7 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
 
 
 def control_of(settings: GridSettings) -> CheckResult | None:
-    """The control of another grid, as it is read now; None: none is declared.
-
-    It is missed where that grid has none of its own, or another primary, or cannot be read.
-    """
+    """The control of another grid, as it is read now, missed if it says nothing of this one; or None."""
     control, compared = settings.control, settings.primary
     if control is None or control.grid is None:
         return None
@@ -101,8 +98,7 @@ def _untested(tested: Verdict, comparison: Comparison) -> str:
     if unknown := [str(seed) for seed, value in tested.by_seed.items() if not math.isfinite(value)]:
         return f"a value is NaN with seed {', '.join(unknown)}"
     if len(tested.by_seed) < FEWEST:
-        everyone = "both" if len(comparison.weights) == 2 else "all"
-        return f"fewer than {FEWEST} starts are finished by {everyone}"
+        return f"fewer than {FEWEST} starts are finished by {'both' if len(comparison.weights) == 2 else 'all'}"
     return "the difference is the same with every seed" if tested.p is None else ""
 
 
@@ -133,8 +129,7 @@ def _reason(tested: Verdict, outcome: VerdictOutcome, margin: float) -> str:
 
 def in_words(name: str, numbers: Paired) -> str:
     """``gvpo − grpo, area of acc, 12 starts: +0.021 (−0.008 … 0.050)``, as far as it is known."""
-    starts = len(numbers.by_seed)
-    text = f"{name}, {starts} start{'s' * (starts != 1)}"
+    text = f"{name}, {len(numbers.by_seed)} start{'s' * (len(numbers.by_seed) != 1)}"
     if numbers.difference is None:
         return text
     ends = [figures(each) for each in (numbers.low, numbers.high) if each is not None]
