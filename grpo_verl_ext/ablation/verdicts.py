@@ -98,7 +98,8 @@ def _untested(tested: Verdict, comparison: Comparison) -> str:
     if unknown := [str(seed) for seed, value in tested.by_seed.items() if not math.isfinite(value)]:
         return f"a value is NaN with seed {', '.join(unknown)}"
     if len(tested.by_seed) < FEWEST:
-        return f"fewer than {FEWEST} starts are finished by {'both' if len(comparison.weights) == 2 else 'all'}"
+        everyone = "both" if len(comparison.weights) == 2 else "all"
+        return f"fewer than {FEWEST} starts are finished by {everyone}"
     return "the difference is the same with every seed" if tested.p is None else ""
 
 
