@@ -1,7 +1,5 @@
 """The keys of a grid file, and what it claims before its first run: comparisons, margin, checks, control."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,8 +13,7 @@ from grpo_verl_ext.utils.documents import Document, as_plain
 Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
 
-FEWEST = 3
-"""Fewer common starts are never decided."""
+FEWEST = 3  # fewer common starts are never decided
 
 
 @dataclass
@@ -149,13 +146,11 @@ class GridSettings(Document):
             name = "-".join(label for label, _ in choices)
             self.overrides[name] = [each for _, own in choices for each in own]
         self.base_variant = "-".join(self.baseline)
-        """The variant of ``baseline``."""
-        self.usable = self.seeds if self.starts is None else self.seeds[: self.starts.most]
-        """The seeds that verdicts may use: the first ``starts.most``."""
+        self.usable = self.seeds[: self.starts.most if self.starts else None]
+        """The seeds that verdicts may use."""
         self.level = self.alpha / max(1, len(self.expect))
         """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
         self.comparisons = [self._comparison(each) for each in self.expect]
-        """``expect`` with the baseline's name filled in."""
         self.compared = list(dict.fromkeys(name for each in self.comparisons for name in each.weights))
         """Variants that take part in a comparison."""
         squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
@@ -165,24 +160,22 @@ class GridSettings(Document):
         """The number whose differences a report shows: the primary, else the area of the first metric."""
         self.own_control: Comparison | None = None
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
-        if self.control is not None and self.control.variant is not None:
-            known: Any = self.control.is_
-            given = Expectation(self.control.variant, known, self.control.against)
+        if (own := self.control) is not None and own.variant is not None:
+            given = Expectation(own.variant, own.is_ or "different", own.against)
             self.own_control = self._comparison(given)
 
     def _comparison(self, given: Expectation) -> Comparison:
-        against = self.base_variant if given.against is None else given.against
-        weights, first, number = Counter([given.variant]), given.variant, None
-        if type(against) in (int, float):
-            against, number = f"{against:g}", float(against)
+        first, against = given.variant, self.base_variant if given.against is None else str(given.against)
+        weights, number = Counter([first]), None
+        if type(given.against) in (int, float):
+            against, number = f"{given.against:g}", float(given.against)
         else:
-            weights.subtract([str(against)])
-        if given.minus is not None:
-            weights.update([given.minus.against])
-            weights.subtract([given.minus.variant])
-            first = f"({first} − {against})"
-            against = f"({given.minus.variant} − {given.minus.against})"
-        return Comparison(first, str(against), given.is_, weights, number, given.measure)
+            weights.subtract([against])
+        if (other := given.minus) is not None:
+            weights.update([other.against])
+            weights.subtract([other.variant])
+            first, against = f"({first} − {against})", f"({other.variant} − {other.against})"
+        return Comparison(first, against, given.is_, weights, number, given.measure)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the folder, which may be moved."""

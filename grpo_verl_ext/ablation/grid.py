@@ -4,8 +4,6 @@ A declaration cannot change once a run has begun, not even when the records of i
 beginning is noted in ``<folder>.beginnings.json``, beside the folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -14,16 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from grpo_verl_ext.ablation.declaration import FEWEST, Control, GridSettings, Measure, Starts
+from grpo_verl_ext.ablation.declaration import FEWEST, GridSettings, Starts
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
 from grpo_verl_ext.utils.files import write_whole
 
-GRID = "grid.json"
-"""The copy of the grid in its folder."""
+GRID = "grid.json"  # the copy of the grid in its folder
 
 
 class AblationError(ValueError):
@@ -41,6 +38,20 @@ class GridRun:
     training: VerlRun
 
 
+@dataclass(frozen=True)
+class Beginning(Document):
+    """The start, in UTC, of a declared grid's first run, when no run of it was there."""
+
+    declared: dict[str, Any]  # the values that cannot change
+    commit: str | None
+    at: str
+
+    @property
+    def declaration(self) -> str:
+        """First 12 digits of the SHA-256 of the declared values."""
+        return hashlib.sha256(json.dumps(self.declared, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     """Read a grid file, apply ``key=value`` overrides, and check everything that needs no verl."""
     return checked(read_yaml(file, GridSettings, AblationError, overrides))
@@ -48,30 +59,7 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
 
 def checked(settings: GridSettings) -> GridSettings:
     """Return the settings, or refuse what in them does not fit together."""
-    axes, seeds = settings.axes, settings.seeds
-    different = len({*seeds}) if any("{seed}" in override for override in settings.seed_overrides) else 1
-    if different < len(seeds):
-        raise AblationError(
-            f"seeds is {seeds} and seed_overrides {settings.seed_overrides}, so that only {different} of a "
-            f"variant's runs differ; valid are different seeds, and an override with {{seed}}. "
-            f"Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
-        )
-    if len(settings.baseline) != len(axes) or settings.base_variant not in settings.overrides:
-        raise AblationError(
-            f"baseline is {settings.baseline}; valid is one label of each axis, in their order: "
-            + ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
-            + f". Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
-        )
-    names = set[str]()
-    for labels in product(*axes.values()):
-        name = "-".join(labels)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
-            raise AblationError(
-                f"axes has the labels {', '.join(labels)}, which name the folder {name!r}; valid is one of "
-                f"letters, digits and ._- that no other variant has, in upper or lower case. Rename a label"
-            )
-        names.add(name.casefold())
-    for fault in _contradictions(settings):
+    for fault in _faults(settings):
         raise AblationError(fault)
     return settings
 
@@ -88,17 +76,40 @@ def runs_of(settings: GridSettings) -> list[GridRun]:
     return found
 
 
-def _contradictions(grid: GridSettings) -> Iterator[str]:
-    """Name what a declaration lacks, and what in it does not fit the grid, with what to type."""
+def _faults(grid: GridSettings) -> Iterator[str]:
+    """Name what does not fit together, with what to type; the first fault may be the cause of the others."""
+    axes, seeds = grid.axes, grid.seeds
+    different = len({*seeds}) if any("{seed}" in override for override in grid.seed_overrides) else 1
+    if different < len(seeds):
+        said = f"seeds is {seeds} and seed_overrides {grid.seed_overrides}, so that only {different} of a "
+        said += "variant's runs differ; valid are different seeds, and an override with {seed}"
+        yield f"{said}. Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
+    if len(grid.baseline) != len(axes) or grid.base_variant not in grid.overrides:
+        valid = ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
+        said = f"baseline is {grid.baseline}; valid is one label of each axis, in their order: {valid}"
+        yield f"{said}. Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
+    names = set[str]()
+    for labels in product(*axes.values()):
+        name = "-".join(labels)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
+            valid = "one of letters, digits and ._- that no other variant has, in upper or lower case"
+            said = f"axes has the labels {', '.join(labels)}, which name the folder {name!r}"
+            yield f"{said}; valid is {valid}. Rename a label"
+        names.add(name.casefold())
+    yield from _wrong_claims(grid)
+    yield from _wrong_comparisons(grid)
+
+
+def _wrong_claims(grid: GridSettings) -> Iterator[str]:
     claims, seeds, control = bool(grid.expect), len(grid.seeds), grid.control
     for key in ("primary", "margin", "checks", "starts"):
         if getattr(grid, key) and not (claims if key == "starts" else grid.is_declared):
             another = next((name for name in grid.overrides if name != grid.base_variant), "<variant>")
             line = f"'expect=[{{variant: {another}, is: higher}}]'"
             yield f"{key} is given, but expect is empty: nothing is claimed. Type: {line}, or remove {key}"
-    measures = f"a metric and one of {', '.join(get_args(Measure))}"
+    line = "'primary={metric: <metric>, measure: area}'"
     needs = {
-        "primary": (claims or grid.own_control, measures, "'primary={metric: <metric>, measure: area}'"),
+        "primary": (claims or grid.own_control, "a metric and its measure", line),
         "margin": (claims, "the smallest difference that matters", "margin=0.05"),
         "control": (claims, "a known difference, which a setting that can show one must show", _CONTROL),
     }
@@ -107,18 +118,14 @@ def _contradictions(grid: GridSettings) -> Iterator[str]:
             yield f"{key} is not given; valid is {valid}. Type: {line}"
     starts = grid.starts or Starts(seeds, seeds)
     if claims and not FEWEST <= starts.first <= starts.most <= seeds:
-        given = f"starts is {{first: {starts.first}, most: {starts.most}}}, and " if grid.starts else ""
-        yield (
-            f"{given}seeds has {seeds}; valid is {FEWEST} ≤ first ≤ most ≤ number of seeds. "
-            f"Type: 'starts={{first: 4, most: 8}}' 'seeds=[1,2,3,4,5,6,7,8]'"
-        )
+        are = f"starts is {{first: {starts.first}, most: {starts.most}}}, and " if grid.starts else ""
+        valid, line = f"{FEWEST} ≤ first ≤ most ≤ number of seeds", "'starts={first: 4, most: 8}'"
+        yield f"{are}seeds has {seeds}; valid is {valid}. Type: {line} 'seeds=[1,2,3,4,5,6,7,8]'"
     if control is not None:
-        is_own = control.grid is None and None not in (control.variant, control.is_)
-        if not is_own and (control.grid is None or control != Control(grid=control.grid)):
-            values = vars(control).items()
-            given = ", ".join(f"{key.rstrip('_')}: {each}" for key, each in values if each is not None)
-            yield f"control is {{{given}}}; valid are variant and is, or grid alone. Type: {_CONTROL}"
-    yield from _wrong_comparisons(grid)
+        given = {key.rstrip("_"): each for key, each in vars(control).items() if each is not None}
+        if {*given} - {"against"} != {"variant", "is"} and {*given} != {"grid"}:
+            said = ", ".join(f"{key}: {each}" for key, each in given.items())
+            yield f"control is {{{said}}}; valid are variant and is, or grid alone. Type: {_CONTROL}"
 
 
 _CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folder of a grid with a control>}'"
@@ -130,22 +137,17 @@ def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
     named = {key: [*each.weights] for key, each in found.items()}
     named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
     for key, names in named.items():
-        for name in names:
-            if name not in grid.overrides:
-                yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
+        for name in (each for each in names if each not in grid.overrides):
+            yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
     for key, comparison in found.items():
         if 0 in comparison.weights.values():
-            yield (
-                f"{key} compares {comparison.variant} with itself; valid are different variants, and against "
-                f"is the baseline, {grid.base_variant}, unless it is given. Write against: <another variant>"
-            )
-    for index, given in enumerate(grid.expect):
-        number = grid.comparisons[index].number
+            valid = "valid are different variants. Write against: <another variant>"
+            yield f"{key} compares {comparison.variant} with itself; {valid}"
+    for key, given in zip(found, grid.expect, strict=False):
+        number = found[key].number
         if number is not None and (grid.starts or given.minus or not math.isfinite(number)):
-            yield (
-                f"expect[{index}].against is {number:g}; valid is a variant, or a finite number without "
-                f"minus and starts, which are about variants. Write a variant, or remove minus and starts"
-            )
+            valid = "valid is a variant, or a finite number without minus and starts"
+            yield f"{key}.against is {number:g}; {valid}. Write a variant, or remove minus and starts"
 
 
 def keep_grid(settings: GridSettings) -> None:
@@ -156,9 +158,8 @@ def keep_grid(settings: GridSettings) -> None:
         text = json.dumps([as_plain(each) for each in noted], indent=2) + "\n"
         write_whole(Path(f"{folder.resolve()}.beginnings.json"), text)
     folder.mkdir(parents=True, exist_ok=True)
-    seeds = [*(earlier.seeds if earlier else []), *settings.seeds]
-    kept = replace(settings, seeds=list(dict.fromkeys(seeds)))
-    write_whole(folder / GRID, json.dumps(kept.as_dict(), indent=2) + "\n")
+    seeds = dict.fromkeys([*(earlier.seeds if earlier else []), *settings.seeds])
+    write_whole(folder / GRID, json.dumps(replace(settings, seeds=[*seeds]).as_dict(), indent=2) + "\n")
 
 
 def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
@@ -166,38 +167,36 @@ def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
     beginnings = read_beginnings(folder)
     try:
         content = parse_json((folder / GRID).read_bytes(), dict[str, Any])
-        settings = parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings)
-        return checked(settings), beginnings
+        return checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings)), beginnings
     except (ValueError, OSError) as error:
         raise AblationError(f"{folder / GRID} is not a grid ({error}). It was left in place") from error
 
 
-def check_unchanged(settings: GridSettings) -> GridSettings | None:
-    """Refuse another declaration than that of the runs that were begun in the grid's folder, removed or not.
+def read_beginnings(folder: Path) -> list[Beginning]:
+    """Read what `keep_grid` noted beside the folder, the first beginning first."""
+    file = Path(f"{folder.resolve()}.beginnings.json")
+    return read_if_there(file, list[Beginning], AblationError, "a list of when the grid was begun") or []
 
-    The grid of those that are there is returned, or None.
-    """
+
+def check_unchanged(settings: GridSettings) -> GridSettings | None:
+    """Refuse another declaration than that of the runs begun there, removed or not; return theirs or None."""
     folder, earlier = Path(settings.folder), None
     if (folder / GRID).is_file():
         kept, _ = read_begun(folder)
         earlier = kept if any(run.training.folder.is_dir() for run in runs_of(kept)) else None
-    if earlier is not None and settings.is_declared and not earlier.is_declared:
-        raise AblationError(
-            f"{folder} holds runs that were begun without a declaration: they stay exploratory, since "
-            f"nothing can be declared once a run exists. Type folder=<another>"
-        )
     noted, now = read_beginnings(folder), _fixed(settings)
     before = noted[-1].declared if noted else {}
     if earlier is not None:
         before = _fixed(earlier) if earlier.is_declared else {}
+        if settings.is_declared and not earlier.is_declared:
+            why = "runs that were begun without a declaration: they stay exploratory"
+            raise AblationError(f"{folder} holds {why}. Type folder=<another>")
     for key, value in before.items():
         # some of the declared seeds may be trained alone, as on another machine
         if value != now.get(key) and not (key == "seeds" and {*now[key]} < {*value}):
-            raise AblationError(
-                f"runs of {folder}, removed or not, were begun with {key}: {json.dumps(value)}, and now it "
-                f"is {json.dumps(now.get(key))}; what is declared cannot change once a run exists. Write it "
-                f"as it was, or type folder=<another>"
-            )
+            said = f"{key}: {json.dumps(value)}, and now it is {json.dumps(now.get(key))}"
+            fix = "valid is what it was. Write that, or type folder=<another>"
+            raise AblationError(f"runs of {folder}, removed or not, were begun with {said}; {fix}")
     return earlier
 
 
@@ -205,26 +204,3 @@ def _fixed(settings: GridSettings) -> dict[str, Any]:
     """What cannot change once a run has begun; of the seeds, those that verdicts may use."""
     fixed = {key: value for key, value in settings.as_dict().items() if key not in ("metrics", "seeds")}
     return fixed | {"seeds": settings.usable}
-
-
-@dataclass(frozen=True)
-class Beginning(Document):
-    """The start of a declared grid's first run, when no run of it was there."""
-
-    declared: dict[str, Any]
-    """The values that cannot change."""
-    commit: str | None
-    at: str
-    """In UTC."""
-
-    @property
-    def declaration(self) -> str:
-        """First 12 digits of the SHA-256 of the declared values."""
-        text = json.dumps(self.declared, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def read_beginnings(folder: Path) -> list[Beginning]:
-    """Read what `keep_grid` noted beside the folder, the first beginning first."""
-    file = Path(f"{folder.resolve()}.beginnings.json")
-    return read_if_there(file, list[Beginning], AblationError, "a list of when the grid was begun") or []

@@ -5,12 +5,11 @@ the smallest p is tested at the declared level / number of comparisons, `GridSet
 at more: the power holds for each whatever the others show, and is understated when others are shown.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,13 +19,11 @@ from scipy import integrate, special, stats
 from grpo_verl_ext.ablation.declaration import FEWEST
 
 CONFIDENCE = 0.95
-POWER = 0.8
-"""Probability with which a difference is to be found."""
-MANY = 1000
-"""Stands for as many starts or more."""
+POWER = 0.8  # probability with which a difference is to be found
+MANY = 1000  # stands for as many starts or more
 
 
-def measured(curve: pd.Series[float]) -> dict[str, float]:
+def measured(curve: "pd.Series[float]") -> dict[str, float]:
     """Numbers of a curve that can be compared between variants.
 
     ``area`` is that under the curve by trapezoids, divided by its width; ``second_half`` is the mean over the
@@ -59,7 +56,6 @@ class Paired:
     """A variant minus another over their common seeds; None where the seeds are too few or do not differ."""
 
     by_seed: dict[int, float]
-    """Seed → difference."""
     difference: float | None = None
     """Mean of ``by_seed``."""
     low: float | None = None
@@ -69,21 +65,24 @@ class Paired:
     """Two-sided paired t-test."""
 
 
-def paired(by_seed: dict[int, float], largest: float, level: float) -> Paired:
-    """Test the differences of pairs, unless they scatter by rounding alone, 1e-12 of the ``largest``."""
-    mean, std, low, high = map(float, interval(np.array([*by_seed.values()]), level))
-    if std > 1e-12 * largest:
-        p = float(stats.ttest_1samp([*by_seed.values()], 0.0).pvalue)
-        return Paired(by_seed=by_seed, difference=mean, low=low, high=high, p=p)
-    return Paired(by_seed=by_seed, difference=mean)
+def paired(terms: Mapping[int, Sequence[float]], level: float, fewest: int = 2) -> Paired:
+    """Test the sums of each seed's terms, unless they scatter by rounding alone, 1e-12 of the largest."""
+    by_seed = {seed: sum(each) for seed, each in terms.items()}
+    values = np.array([*by_seed.values()])
+    if not by_seed or not np.isfinite(values).all():
+        return Paired(by_seed=by_seed)
+    mean, std, low, high = map(float, interval(values, level))
+    scatter = std > 1e-12 * max(abs(term) for each in terms.values() for term in each)
+    if len(by_seed) < fewest or not scatter:
+        return Paired(by_seed=by_seed, difference=mean)
+    p = float(stats.ttest_1samp(values, 0.0).pvalue)
+    return Paired(by_seed=by_seed, difference=mean, low=low, high=high, p=p)
 
 
 def compare(variant: Mapping[int, float], baseline: Mapping[int, float]) -> Paired | None:
     """Compare two variants, each seed → value, paired by seed; None without a common seed."""
-    pairs = {seed: (variant[seed], baseline[seed]) for seed in sorted(variant.keys() & baseline.keys())}
-    largest = max((abs(value) for pair in pairs.values() for value in pair), default=0.0)
-    differences = {seed: own - base for seed, (own, base) in pairs.items()}
-    return paired(differences, largest, CONFIDENCE) if pairs else None
+    seeds = sorted(variant.keys() & baseline.keys())
+    return paired({seed: (variant[seed], -baseline[seed]) for seed in seeds}, CONFIDENCE) if seeds else None
 
 
 def p_of_equality(differences: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
@@ -102,17 +101,6 @@ def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
     of_rest = np.nan_to_num(p_values[order], nan=1.0) * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(of_rest), 1.0)
     return np.where(np.isnan(p_values), np.nan, adjusted)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Standard deviation of paired differences, and what it was estimated from."""
-
-    sd: float
-    """NaN: not known."""
-    degrees: int
-    """Degrees of freedom."""
-    starts: int
 
 
 def power(difference: float, sd: float, starts: int, alpha: float) -> float:
@@ -136,6 +124,14 @@ def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWES
     """
     candidates = () if math.isnan(sd) else range(first, most)
     return next((starts for starts in candidates if power(difference, sd, starts, alpha) >= POWER), most)
+
+
+class Spread(NamedTuple):
+    """Standard deviation of paired differences, NaN where it is not known, and what it was estimated from."""
+
+    sd: float
+    degrees: int
+    starts: int
 
 
 def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,7 +1,5 @@
 """Train runs as jobs of a Ray cluster through Ray's job API, which schedules them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -30,26 +28,6 @@ _NO_ANSWER = (OSError, RuntimeError, RayError)
 """Exceptions of Ray's client: no connection, a status other than 200, a missing token."""
 
 
-def connected(address: str, at_once: int, say: Callable[[str], None]) -> RayCluster:
-    """Connect to a cluster's job API, unless the environment makes Ray's client use another address."""
-    given = f"--ray-address is {address}"
-    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
-        if os.environ.get(name, address) != address:
-            other = f"{name} is {os.environ[name]}, which Ray's client prefers"
-            raise AblationError(f"{given}, but {other}. Type: unset {name}")
-    try:
-        if not address.startswith(("http://", "https://")):
-            raise OSError("it begins with no http://")
-        return RayCluster(JobSubmissionClient(address), address, at_once, say)
-    except (*_NO_ANSWER, KeyError) as error:
-        raise AblationError(
-            f"{given}, where Ray's job API does not answer ({error}); valid is the dashboard of a Ray "
-            f"installed as 'ray[default]', such as http://HOST:8265. On the head node type: pip install "
-            f"'ray[default]', then ray start --head --dashboard-host 0.0.0.0; here type: ray job list "
-            f"--address {address}"
-        ) from error
-
-
 @dataclass
 class RayCluster:
     """Submits runs to a Ray cluster; their jobs continue when this process ends."""
@@ -66,34 +44,30 @@ class RayCluster:
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
         """Submit the run, or find its job again, and watch it to the end; yield while it runs."""
         note, job = run.folder / NOTE, noted_job(run.folder)
-        if job is not None and not self._ask(partial(self._knows, job)):
+        if job is not None and not self._ask(partial(self._knows, job.submission_id)):
             self.say(f"{run.folder}: the cluster does not know job {job.submission_id}")
             note.unlink(missing_ok=True)
             job = None
             if run.has_ended(run.metrics()):
                 return  # it finished unwatched
         job = job or self._submitted(run)
-        log = run.folder / f"{job.attempt}.log"
-        self.say(
-            f"{run.folder} is job {job.submission_id}, which goes on when this command ends; the same "
-            f"command watches it again. To stop it: ray job stop {job.submission_id} --address {job.address}"
-        )
-        question = partial(self.client.get_job_info, job.submission_id)
+        name, log = job.submission_id, run.folder / f"{job.attempt}.log"
+        stop = f"ray job stop {name} --address {job.address}"
+        self.say(f"{run.folder} is job {name}, which goes on when this command ends. To stop it: {stop}")
+        question = partial(self.client.get_job_info, name)
         while not (info := self._ask(question)).status.is_terminal():
             on_metrics(run.metrics())
             yield
         try:
-            write_whole(log, self.client.get_job_logs(job.submission_id))
+            write_whole(log, self.client.get_job_logs(name))
         except _NO_ANSWER as error:
-            self.say(f"{log} is empty; Ray did not return the log of {job.submission_id}: {error}")
+            self.say(f"{log} is empty; Ray did not return the log of {name}: {error}")
         on_metrics(run.metrics())
         note.unlink(missing_ok=True)
         if info.status is not JobStatus.SUCCEEDED:
             reason = str(info.message).partition("\n")[0]
-            raise ProcessFailedError(
-                f"{last_lines(log)}\njob {job.submission_id} is {info.status.value}: {reason} Its whole "
-                f"output is in {log}. Run the same command again with --retry-failed to resume"
-            )
+            said = f"{last_lines(log)}\njob {name} is {info.status.value}: {reason}"
+            raise ProcessFailedError(f"{said} Its whole output is in {log}")
         run.check_ended(log)
 
     def _submitted(self, run: VerlRun) -> Job:
@@ -111,11 +85,11 @@ class RayCluster:
         command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
         submit = partial(self.client.submit_job, entrypoint=command, submission_id=name, runtime_env=env)
         # an earlier try may have arrived, and only its answer been lost
-        self._ask(lambda: self._knows(job) or submit())
+        self._ask(lambda: self._knows(name) or submit())
         return job
 
-    def _knows(self, job: Job) -> bool:
-        return any(each.submission_id == job.submission_id for each in self.client.list_jobs())
+    def _knows(self, name: str) -> bool:
+        return any(each.submission_id == name for each in self.client.list_jobs())
 
     def _ask(self, question: Callable[[], _Answer]) -> _Answer:
         """Repeat the question until there is an answer or `patience` runs out."""
@@ -128,8 +102,24 @@ class RayCluster:
                     first = time.monotonic()
                     self.say(f"no answer from {self.address} ({error}); asking for {self.patience:.0f} s")
                 elif time.monotonic() - first > self.patience:
-                    raise AblationError(
-                        f"no answer from {self.address} for {self.patience:.0f} s ({error}). Submitted "
-                        f"jobs continue; when the cluster answers, run the same command again to watch them"
-                    ) from error
+                    said = f"no answer from {self.address} for {self.patience:.0f} s ({error})"
+                    then = "Submitted jobs continue; the same command watches them again"
+                    raise AblationError(f"{said}. {then}") from error
                 time.sleep(self.pause)
+
+
+def connected(address: str, at_once: int, say: Callable[[str], None]) -> RayCluster:
+    """Connect to a cluster's job API, unless the environment makes Ray's client use another address."""
+    given = f"--ray-address is {address}"
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        if (other := os.environ.get(name, address)) != address:
+            why = f"{name} is {other}, which Ray's client prefers"
+            raise AblationError(f"{given}, but {why}. Type: unset {name}")
+    try:
+        if not address.startswith(("http://", "https://")):
+            raise OSError("it begins with no http://")
+        return RayCluster(JobSubmissionClient(address), address, at_once, say)
+    except (*_NO_ANSWER, KeyError) as error:
+        valid = "http://HOST:8265, of a Ray installed as 'ray[default]', with --dashboard-host 0.0.0.0"
+        said = f"{given}, where Ray's job API does not answer ({error}); valid is such as {valid}"
+        raise AblationError(f"{said}. To ask it, type: ray job list --address {address}") from error

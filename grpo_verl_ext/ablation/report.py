@@ -1,11 +1,4 @@
-"""What a report shows on the terminal, in Markdown and on the page alike, and its files.
-
-First a statement for each declared comparison, or that nothing was declared; then the differences, which are
-also the rows of the forest plot; then the checks and the costs. ``report.html`` is one self-contained file
-without scripts or network access, with its pictures in it.
-"""
-
-from __future__ import annotations
+"""What a report shows on the terminal, in Markdown and on the page alike, and its files."""
 
 import base64
 from collections.abc import Sequence
@@ -21,20 +14,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
-from grpo_verl_ext.ablation.results import CheckResult, Results
+from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome, control_of, in_words, judge
+from grpo_verl_ext.ablation.verdicts import control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import drawn, looks
 
-_GREEN, _PURPLE = "#00694a", "#6b2d73"
 COLOURS: dict[str, str] = {
-    **{VerdictOutcome.SHOWN: _GREEN, VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
-    **{VerdictOutcome.UNDECIDED: "#7a5200", VerdictOutcome.BLIND: _PURPLE},
-    **{VerdictOutcome.NOT_EXERCISED: _PURPLE, "control shown": _GREEN, "control missed": _PURPLE},
-    "exploratory": "#57606a",
+    **dict.fromkeys((VerdictOutcome.SHOWN, "control shown"), "#00694a"),
+    **dict.fromkeys((VerdictOutcome.BLIND, VerdictOutcome.NOT_EXERCISED, "control missed"), "#6b2d73"),
+    **{VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
+    **{VerdictOutcome.UNDECIDED: "#7a5200", "exploratory": "#57606a"},
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
@@ -48,19 +40,15 @@ class Report:
     """The control with the manipulation checks, and the verdicts; None: as `judge` finds them."""
 
     def __post_init__(self) -> None:
-        shown, (base, *variants) = self.results.settings.shown, self.results.variants
-        if self.results.control is None:
-            self.results.control = control_of(self.results.settings)
-        self.checks, self.verdicts = self.judged or judge(self.results)
-        self.missing = _missing(self.results)
+        results, shown = self.results, self.results.settings.shown
+        results.control = results.control or control_of(results.settings)
+        self.checks, self.verdicts = self.judged or judge(results)
+        self.missing = _missing(results)
         """Metrics that no run has, or that end before the last step; a report begins with them."""
-        self.warnings = _warnings(self.results)
+        self.warnings = _warnings(results)
         verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
-        controls = [
-            ("control shown" if each.passed else "control missed", each.sentence)
-            for each in self.checks
-            if each.is_control
-        ]
+        labels = {True: "control shown", False: "control missed"}
+        controls = [(labels[each.passed], each.sentence) for each in self.checks if each.is_control]
         nothing = "nothing was declared before the runs, so nothing here is a finding"
         self.statements = verdicts or controls or [("exploratory", nothing)]
         """Label and sentence of each verdict, else of the control, else that nothing was declared."""
@@ -71,13 +59,13 @@ class Report:
         for each in self.verdicts:
             measure = f", {each.measure}" * (each.measure != shown.measure)
             self.differences.append((f"{each.variant} − {each.against}{measure}", each.variant, each))
-        values = self.results.values[shown.metric, shown.measure]
+        values, (base, *variants) = results.values[shown.metric, shown.measure], results.variants
         for variant in () if self.verdicts else variants:
             if found := compare(values[variant], values[base]):
                 self.differences.append((f"{variant} − {base}", variant, found))
                 self.exploratory.append(in_words(f"{variant} − {base}, {shown}", found))
         # A difference of differences is of no one variant, and looks like none.
-        names = dict.fromkeys([*self.results.variants, *(variant for _, variant, _ in self.differences)])
+        names = dict.fromkeys([*results.variants, *(variant for _, variant, _ in self.differences)])
         self.looks = {name: looks(number) for number, name in enumerate(names)}
         """Colour, mark and line style of each variant in the pictures."""
 
@@ -91,11 +79,8 @@ class Report:
         for variant, of in self.results.costs.items():
             costs.append([variant, f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"])
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
-        found: list[tuple[str, Sequence[str], list[list[str]]]] = [
-            ("checks", ("check", "variant", "value", "result"), checks),
-            ("what a run took, mean over seeds", of_costs, costs),
-        ]
-        return [table for table in found if table[2]]
+        of_checks, took = ("check", "variant", "value", "result"), "what a run took, mean over seeds"
+        return [each for each in (("checks", of_checks, checks), (took, of_costs, costs)) if each[2]]
 
 
 def _missing(results: Results) -> list[str]:
@@ -125,54 +110,44 @@ def _warnings(results: Results) -> list[str]:
     beyond = len(results.finished & {*settings.usable}) - finished
     if settings.expect and finished < len(wanted):
         again = ". To finish them, run the same `ablate run` again" * bool(unfinished)
-        are = f"{finished} of {len(wanted)} declared starts are finished and compared"
-        warnings.append(f"{are}: the verdicts are not final{again}")
+        of = f"{finished} of {len(wanted)} declared starts"
+        warnings.append(f"{of} are finished and compared: the verdicts are not final{again}")
     if settings.expect and beyond:
-        asks = f"the declared rule asks for {len(wanted)} starts"
-        warnings.append(f"{asks}: {beyond} more are finished and not used")
+        more = f"{beyond} more are finished and not used"
+        warnings.append(f"the declared rule asks for {len(wanted)} starts: {more}")
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
-    warnings += [
-        f"{variant}/seed-{seed} is left out: {why}. To train it again, move its folder away"
-        for (variant, seed), why in results.left_out.items()
-    ]
+    out, again = results.left_out.items(), "To train it again, move its folder away"
+    warnings += [f"{variant}/seed-{seed} is left out: {why}. {again}" for (variant, seed), why in out]
     records = [run.record for run in results.compared if run.record is not None]
     if changed := sum(str(record.git_revision).endswith(CHANGED) for record in records):
         rests = "the verdicts rest on them" if settings.is_declared else "they show no finding"
-        warnings.append(
-            f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit: what "
-            f"ran cannot be known, and {rests}"
-        )
-    if len(results.beginnings) > 1:
+        said = f"{changed} of {len(records)} runs were begun from a checkout that differs from its commit"
+        warnings.append(f"{said}: what ran cannot be known, and {rests}")
+    if (times := len(results.beginnings)) > 1:
         begun = "; ".join(f"{each.at} at commit {each.commit}" for each in results.beginnings)
-        warnings.append(
-            f"the grid was begun {len(results.beginnings)} times, and the records of all but the last were "
-            f"removed: {begun}. Its declaration was the same ({results.beginnings[0].declaration})"
-        )
+        said = f"the grid was begun {times} times, and the records of all but the last were removed: {begun}"
+        warnings.append(f"{said}. Its declaration was the same ({results.beginnings[0].declaration})")
     return warnings
 
 
 def write_files(report: Report, folder: Path) -> list[Path]:
     """Write ``report.json``, which has everything, and ``report.md``, each whole or not at all."""
+    results, begun = report.results, ("declaration", "commit", "at")
     content = {
         "statements": [{"label": label, "sentence": sentence} for label, sentence in report.statements],
         **{name: getattr(report, name) for name in ("verdicts", "checks", "missing", "warnings")},
-        "settings": report.results.settings.as_dict(),
-        "beginnings": [
-            {"declaration": each.declaration, "commit": each.commit, "at": each.at}
-            for each in report.results.beginnings
-        ],
-        **{"rows": report.results.rows, "costs": report.results.costs},
+        "settings": results.settings.as_dict(),
+        "beginnings": [{name: getattr(each, name) for name in begun} for each in results.beginnings],
+        **{"rows": results.rows, "costs": results.costs},
     }
     write_whole(folder / "report.json", numbers_as_text(content))
     said = [f"**{label}**: {sentence}" for label, sentence in report.statements]
     parts = ["\n".join(f"- {line}" for line in lines) for lines in (report.missing, said, report.exploratory)]
     for title, columns, lines in report.tables:
-        head, *rows = (
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-            for cells in (columns, *lines)
-        )
+        texts = [" | ".join(cell.replace("|", "\\|") for cell in cells) for cells in (columns, *lines)]
+        head, *rows = (f"| {text} |" for text in texts)
         parts.append("\n".join([f"### {title}", "", head, "|" + "---|" * len(columns), *rows]))
     parts.append("\n".join(f"- {line}" for line in report.warnings))
     write_whole(folder / "report.md", "\n\n".join(part for part in parts if part) + "\n")
@@ -180,46 +155,24 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write the page, whole or not at all; all values are escaped, and what does not show is `visible`."""
-    environment = Environment(
-        loader=PackageLoader("grpo_verl_ext", "ablation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """Write the page, whole or not at all, with its pictures in it; values are escaped and made `visible`."""
+    loader = PackageLoader("grpo_verl_ext", "ablation")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.finalize = lambda value: visible(value) if type(value) is str else value
     uri = "data:image/svg+xml;base64,"
     environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
-    results, settings = report.results, report.results.settings
-    made_with = [
-        f"commit {run.record.git_revision or 'unknown'}; "
-        + ", ".join(f"{name} {version}" for name, version in run.record.versions.items())
-        + f"; {run.record.machine}" * (run.record.machine is not None)
-        for run in results.runs
-        if run.record is not None
-    ]
+    settings, legend = report.results.settings, {}
+    for name in report.results.variants:
+        legend[name] = Figure(figsize=(0.5, 0.16))
+        line = Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **report.looks[name])
+        legend[name].add_artist(line)
     learnt = dict.fromkeys([settings.shown.metric, *settings.metrics])
-    title, legend = ", ".join(results.variants), {}
-    for name in results.variants:
-        sample = Figure(figsize=(0.5, 0.16))
-        sample.add_artist(
-            Line2D([0.02, 0.5, 0.98], [0.5] * 3, markevery=[1], markersize=5, **report.looks[name])
-        )
-        legend[name] = sample
-    page = environment.get_template("page.html.jinja").render(
-        report=report,
-        title=title if len(title) < 200 else f"{title[:200]}…",
-        settings=settings,
-        colours=COLOURS,
-        runs=results.asked_for,
-        made_with=dict.fromkeys(made_with),
-        finished=len(results.compared),
-        forest=forest(report),
-        level=1 - settings.alpha if report.verdicts else CONFIDENCE,
-        curves={metric: learning_curves(report, metric) for metric in learnt},
-        legend=legend,
-    )
+    curves = {metric: learning_curves(report, metric) for metric in learnt}
+    figures = {"forest": forest(report), "curves": curves, "legend": legend}
+    level = 1 - settings.alpha if report.verdicts else CONFIDENCE
+    template = environment.get_template("page.html.jinja")
+    page = template.render(report=report, settings=settings, colours=COLOURS, level=level, **figures)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 
@@ -230,10 +183,7 @@ def visible(text: str) -> str:
 
 
 def learning_curves(report: Report, metric: str) -> Figure | None:
-    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without a curve.
-
-    The vertical axis covers the seeds; with few seeds the interval is wider and leaves it.
-    """
+    """Thin lines for seeds, a thick line for their mean, a band for its 95 % interval; None without any."""
     found, curves = report.results.curves[metric], {}
     for variant in report.results.variants:
         own = {seed: curve for (name, seed), curve in found.items() if name == variant}
@@ -244,12 +194,11 @@ def learning_curves(report: Report, metric: str) -> Figure | None:
     for variant, seeds in curves.items():
         axes.plot(seeds, color=report.looks[variant]["color"], linewidth=0.6, alpha=0.5)
         axes.plot(seeds.mean(axis=1, skipna=False), markersize=4, **report.looks[variant])
-    axes.set_ylim(axes.get_ylim())
+    axes.set_ylim(axes.get_ylim())  # of the seeds; of few, the interval is wider and leaves it
     for variant, seeds in curves.items():
         *_, low, high = interval(seeds.to_numpy(), CONFIDENCE)
-        axes.fill_between(
-            seeds.index, low, high, color=report.looks[variant]["color"], alpha=0.07, linewidth=0
-        )
+        colour = report.looks[variant]["color"]
+        axes.fill_between(seeds.index, low, high, color=colour, alpha=0.07, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.set(xlabel="step")

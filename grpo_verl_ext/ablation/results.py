@@ -1,11 +1,10 @@
 """The runs of a grid, what they logged in one tidy table, and every number that a report shows of it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from itertools import product
 from statistics import fmean
@@ -15,21 +14,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from grpo_verl_ext.ablation import measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
 from grpo_verl_ext.ablation.grid import Beginning
-from grpo_verl_ext.ablation.measures import (
-    CONFIDENCE,
-    Paired,
-    Spread,
-    compare,
-    difference_sd,
-    holm,
-    interval,
-    measured,
-    p_of_equality,
-    paired,
-    starts_needed,
-)
 from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, unlike_the_others
 from grpo_verl_ext.runs.metrics import Metrics
 
@@ -39,15 +26,10 @@ _COSTS = {
     "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
 }
 """What a run takes: its metric, and how that is added up over the steps."""
-COLUMNS = {
-    **{"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"},
-    "value": "float64",
-}
-"""Columns of the table."""
-_EXPLORED = ("final", "best", "area")
-"""Measures in the rows, for each metric."""
-_Run = tuple[str, int]
-"""(variant, seed)"""
+COLUMNS = {"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"}
+COLUMNS |= {"value": "float64"}
+_Run = tuple[str, int]  # variant, seed
+_Values = dict[str, dict[int, float]]  # variant → seed → value
 
 
 @dataclass(frozen=True)
@@ -80,23 +62,34 @@ class RunResult:
         return f"{self.variant}/seed-{self.seed}"
 
 
+class VerdictOutcome(str, Enum):
+    """What a declared comparison came to."""
+
+    SHOWN = "shown"
+    OPPOSITE = "opposite"
+    EQUAL = "equal within the margin"
+    UNDECIDED = "undecided"
+    BLIND = "blind"  # the positive control was missed: nothing is claimed
+    NOT_EXERCISED = "not exercised"  # a manipulation check was missed
+
+
 @dataclass(frozen=True, kw_only=True)
-class Difference(Paired):
+class Verdict(measures.Paired):
     """One declared comparison over the common starts of its variants, with an interval of 1 − alpha."""
 
-    name: str = ""
-    """``gvpo − grpo, area of acc``."""
+    name: str = ""  # gvpo − grpo, area of acc
     variant: str
     against: str
     measure: Measure
-    expected: str
-    """higher, lower, different or equal."""
+    expected: str  # higher, lower, different or equal
     adjusted_p: float | None = None
     """After Holm over all comparisons; of ``p_equal`` where ``expected`` is equal."""
     p_equal: float | None = None
     """Equivalence within ±margin."""
     starts_needed: int | None = None
     """Starts with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
+    outcome: VerdictOutcome = VerdictOutcome.UNDECIDED
+    sentence: str = ""
 
 
 @dataclass
@@ -111,8 +104,6 @@ class Results:
     """The control of another grid that ``control.grid`` names, once it is read; the table keeps it."""
     beginnings: list[Beginning] = field(default_factory=list)
     """When the first run of a declared grid began; more than one if records were removed."""
-    also: Sequence[str] = ()
-    """Metrics to be measured beside those that the grid names."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -123,39 +114,29 @@ class Results:
         """(variant, seed) of each finished run that cannot be compared with the others → why."""
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         """The finished runs that are compared."""
-        named = [*settings.metrics, settings.shown.metric, *(check.metric for check in settings.checks)]
-        logged = {*named, *self.also, *(metric for metric, _ in _COSTS.values())}
-        self.curves: dict[str, dict[_Run, pd.Series[float]]] = {metric: {} for metric in logged}
+        self.curves = defaultdict[str, dict[_Run, "pd.Series[float]"]](dict)
         """Metric → (variant, seed) → it by step, steps rising, of each run that is compared and has it."""
-        rows = self.table[self.table["metric"].isin(logged)].set_index("step")
-        found = {key: own["value"] for key, own in rows.groupby(["metric", "run"], observed=True, sort=False)}
-        for metric, run in product(logged, self.compared):
-            if (curve := found.get((metric, run.name))) is not None:
-                self.curves[metric][run.variant, run.seed] = curve
-        self.values = defaultdict[tuple[str, str], dict[str, dict[int, float]]](
-            lambda: {variant: {} for variant in self.variants}
-        )
+        runs = {run.name: (run.variant, run.seed) for run in self.compared}
+        by_step = self.table.set_index("step").groupby(["metric", "run"], observed=True, sort=False)["value"]
+        for (metric, name), curve in by_step:
+            if name in runs:
+                self.curves[metric][runs[name]] = curve
+        self.values = defaultdict[tuple[str, str], _Values](lambda: {name: {} for name in self.variants})
         """(metric, measure) → variant → seed → value, of each compared run whose curve is whole."""
         self.missing: dict[str, dict[str, list[str]]] = {}
         """Metric → why other runs are left out, with {} for them → their names."""
-        for metric in dict.fromkeys([*named, *self.also]):
-            self._measure(metric)
+        for metric in {*settings.metrics, settings.shown.metric, *(each.metric for each in settings.checks)}:
+            self.measure(metric)
         self.asked_for = [
             run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
         ]
         """All runs but those of seeds that the declared rule does not use, unless they have begun."""
-        ended = {(run.variant, run.seed) for run in self.compared}
-        self.finished = {
-            seed for seed in settings.seeds if all((name, seed) in ended for name in settings.compared)
-        }
+        ended = Counter(seed for name, seed in runs.values() if name in settings.compared)
+        self.finished = {seed for seed, count in ended.items() if count == len(settings.compared)}
         """The seeds of the starts that the compared variants have all finished."""
 
-    def _measure(self, metric: str) -> None:
-        """Measure the runs whose curve is whole: it reaches the last step, and has all that most have.
-
-        It is measured at these steps alone, for a resumed run may lack steps, or have measured one that the
-        others have not.
-        """
+    def measure(self, metric: str) -> None:
+        """Measure what reaches the last step, at the steps that most have; a resumed run may lack some."""
         curves, last = self.curves[metric], self.settings.steps
         counted = Counter(step for curve in curves.values() for step in curve.index)
         usual = {step for step, count in counted.items() if 2 * count > len(curves)}
@@ -170,22 +151,20 @@ class Results:
                 steps = ", ".join(map(str, lacking))
                 reasons[f"lacks the steps {steps} in {{}}, which most runs have"].append(run.name)
             elif usual:
-                for measure, value in measured(curve[curve.index.isin(usual)]).items():
+                for measure, value in measures.measured(curve[curve.index.isin(usual)]).items():
                     self.values[metric, measure][run.variant][run.seed] = value
 
-    def spread(self, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> Spread:
-        """Standard deviation of paired differences of the primary, over the seeds that all variants have.
-
-        It is NaN with fewer than two variants or two such seeds; a seed with a NaN is left out.
-        """
+    def spread(self, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> measures.Spread:
+        """Spread of the primary over the seeds that all variants have, without NaN; NaN of fewer than two."""
         values = [self.values[primary.metric, primary.measure][name] for name in variants]
         common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
         degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
         shared = np.array([[each[seed] for seed in common] for each in values])
-        return Spread(float(difference_sd(shared)) if degrees else math.nan, degrees, len(common))
+        sd = float(measures.difference_sd(shared)) if degrees else math.nan
+        return measures.Spread(sd, degrees, len(common))
 
     @cached_property
-    def first_spread(self) -> Spread | None:
+    def first_spread(self) -> measures.Spread | None:
         """The spread over the declared first starts; None until all compared variants have finished them."""
         grid, primary = self.settings, self.settings.primary
         if grid.starts is None or primary is None:
@@ -199,95 +178,78 @@ class Results:
     def seeds(self) -> list[int]:
         """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
 
-        ``starts.first`` of them until these are finished; then what ``margin`` takes at 80 %, at most
-        ``starts.most``, by a spread that is blind to the means. Without ``starts``, all. Nothing but the
-        finished runs is read, so that the number is the same after a kill.
+        ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, up to ``starts.most``,
+        by a spread that is blind to the means. Finished runs alone decide, so that a kill changes nothing.
         """
         grid, count = self.settings, len(self.settings.seeds)
         if grid.starts is not None and grid.margin is not None:
             count = grid.starts.first
             if self.first_spread is not None:
                 sd = self.first_spread.sd * grid.spread_factor
-                count = starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
+                count = measures.starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
         return grid.seeds[:count]
 
     @cached_property
-    def tests(self) -> list[tuple[Comparison, Difference]]:
-        """The declared comparisons, in their order, with their numbers."""
+    def tests(self) -> list[Verdict]:
+        """The numbers of the declared comparisons, in their order; they are judged by `verdicts.judge`."""
         tests = [self.tested(each) for each in self.settings.comparisons]
         p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
-        adjusted = [None if math.isnan(each) else each for each in holm(np.array(p, dtype=float)).tolist()]
-        tests = [replace(each, adjusted_p=own) for each, own in zip(tests, adjusted, strict=True)]
-        return [*zip(self.settings.comparisons, tests, strict=True)]
+        adjusted = zip(tests, measures.holm(np.array(p, dtype=float)).tolist(), strict=True)
+        return [test if test.p is None else replace(test, adjusted_p=own) for test, own in adjusted]
 
-    def tested(self, comparison: Comparison) -> Difference:
+    def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
         grid, weights = self.settings, comparison.weights
-        measure = comparison.measure or grid.shown.measure
-        every = self.values[grid.shown.metric, measure]
-        starts = {
-            seed: {name: every[name][seed] for name in weights}
+        of = Primary(grid.shown.metric, comparison.measure or grid.shown.measure)
+        every, taken = self.values[of.metric, of.measure], -(comparison.number or 0.0)
+        terms = {
+            seed: [taken, *(times * every[name][seed] for name, times in weights.items())]
             for seed in self.seeds
             if all(seed in every[name] for name in weights)
         }
-        by_seed = {
-            seed: sum(weights[name] * value for name, value in values.items()) - (comparison.number or 0.0)
-            for seed, values in starts.items()
-        }
-        name = f"{comparison.variant} − {comparison.against}, {Primary(grid.shown.metric, measure)}"
-        numbers: dict[str, Any] = {"name": name, "measure": measure, "by_seed": by_seed}
+        name = f"{comparison.variant} − {comparison.against}, {of}"
+        numbers: dict[str, Any] = {"name": name, "measure": of.measure}
         numbers |= {each: getattr(comparison, each) for each in ("variant", "against", "expected")}
-        differences = np.array([*by_seed.values()])
-        if not np.isfinite(differences).all():
-            return Difference(**numbers)
-        if len(starts) < FEWEST:
-            return Difference(**numbers, difference=fmean(differences) if starts else None)
-        largest = max(abs(value) for values in starts.values() for value in values.values())
-        numbers |= vars(paired(by_seed, largest, 1 - grid.alpha))
+        numbers |= vars(measures.paired(terms, 1 - grid.alpha, FEWEST))
         if numbers["p"] is not None and grid.margin is not None:
-            numbers["p_equal"] = float(p_of_equality(differences, grid.margin))
-            numbers["starts_needed"] = starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
-        return Difference(**numbers)
+            differences = np.array([*numbers["by_seed"].values()])
+            sd = float(differences.std(ddof=1))
+            numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
+            numbers["starts_needed"] = measures.starts_needed(grid.margin, sd, grid.level)
+        return Verdict(**numbers)
 
     @cached_property
     def costs(self) -> dict[str, dict[str, float]]:
         """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
-        logged = {
-            name: {run: float(curve.agg(how)) for run, curve in self.curves[metric].items()}
-            for name, (metric, how) in _COSTS.items()
-        }
-        return {
-            variant: {
-                name: fmean(of.get((variant, run.seed), 0.0) for run in own) for name, of in logged.items()
-            }
-            for variant in self.variants
-            if (own := [run for run in self.compared if run.variant == variant])
-        }
+        costs, nothing = defaultdict[str, dict[str, float]](dict), pd.Series([0.0])
+        for variant, (name, (metric, how)) in product(self.variants, _COSTS.items()):
+            runs = [(variant, run.seed) for run in self.compared if run.variant == variant]
+            if runs:
+                logged = (self.curves[metric].get(run, nothing) for run in runs)
+                costs[variant][name] = fmean(float(curve.agg(how)) for curve in logged)
+        return costs
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """One for each metric, measure and variant that has finished runs with the metric, as plain values.
 
-        They have number, mean, standard deviation and 95 % interval of the seeds, what `compare` gives as
-        ``versus_…``, ``adjusted_p`` after Benjamini–Hochberg over the variants of this metric and measure,
-        and ``by_seed``.
+        ``versus_…`` is what `compare` gives, ``adjusted_p`` is after Benjamini–Hochberg over the variants of
+        this metric and measure.
         """
         primary, baseline = self.settings.primary, self.settings.base_variant
         numbers: list[tuple[str, str]] = [(primary.metric, primary.measure)] if primary else []
-        numbers += [(metric, measure) for metric in self.settings.metrics for measure in _EXPLORED]
+        numbers += product(self.settings.metrics, ("final", "best", "area"))
         rows: list[dict[str, Any]] = []
         for metric, measure in dict.fromkeys(numbers):
             values, tested = self.values[metric, measure], []
-            for variant in (name for name in self.variants if values[name]):
-                row: dict[str, Any] = {"metric": metric, "measure": measure, "variant": variant}
-                summary = map(float, interval(np.array([*values[variant].values()]), CONFIDENCE))
-                row |= {"seeds": len(values[variant])}
+            for variant, own in ((variant, own) for variant, own in values.items() if own):
+                row = {"metric": metric, "measure": measure, "variant": variant, "seeds": len(own)}
+                summary = map(float, measures.interval(np.array([*own.values()]), measures.CONFIDENCE))
                 row |= zip(("mean", "std", "low", "high"), summary, strict=True)
-                if variant != baseline and (versus := compare(values[variant], values[baseline])):
-                    row |= {
-                        f"versus_{name}": each for name, each in vars(versus).items() if name != "by_seed"
-                    }
-                rows.append(row | {"adjusted_p": None, "by_seed": values[variant]})
+                if variant != baseline and (versus := measures.compare(own, values[baseline])):
+                    row |= {f"versus_{name}": each for name, each in vars(versus).items()}
+                    del row["versus_by_seed"]
+                rows.append(row | {"adjusted_p": None, "by_seed": own})
                 tested += [rows[-1]] if row.get("versus_p") is not None else []
             corrected = stats.false_discovery_control([row["versus_p"] for row in tested]) if tested else ()
             for row, p in zip(tested, corrected, strict=True):

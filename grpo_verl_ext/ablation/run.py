@@ -1,11 +1,8 @@
 """Compose, check and train the runs of a grid: one after the other here, or as jobs of a Ray cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +22,7 @@ from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_no
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.documents import leaves, parse_json
 from grpo_verl_ext.utils.errors import as_typed
-from grpo_verl_ext.utils.files import alone_in, in_one_sentence, module_file, sha256, write_whole
+from grpo_verl_ext.utils.files import alone_in, in_one_sentence, module_file, sha256_here, write_whole
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, SECTION, key_of, setting
 
 if TYPE_CHECKING:
@@ -43,8 +40,7 @@ def compose_runs(runs: Sequence[GridRun]) -> dict[str, DictConfig]:
     for run in runs:
         try:
             configs[run.name] = composed(run.training.arguments())
-            task = own_task(configs[run.name])
-            is_embedded = task is not None and task.name in TASKS
+            is_embedded = (task := own_task(configs[run.name])) is not None and task.name in TASKS
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{run.name}: verl refuses its overrides: {error}") from error
         for key, least in (("actor_rollout_ref.rollout.n", 1), *([("task.seed", 0)] if is_embedded else [])):
@@ -77,10 +73,7 @@ _MODULES = "VERL_USE_EXTERNAL_MODULES"
 
 
 def inputs_of(config: DictConfig) -> dict[str, str]:
-    """Key → SHA-256 of the models, data, rewards and modules of the user's that are on this machine.
-
-    A list's second file has the key ``data.train_files[1]``.
-    """
+    """Key, or ``data.train_files[1]`` → SHA-256 of the user's models, data and code on this machine."""
     models, weights = setting(config, "distillation"), setting(config, _WEIGHTS)
     plain: Any = OmegaConf.to_container(models) if OmegaConf.is_dict(models) else {}
     keys = [*_KEYS, *(f"distillation.{name}" for name, _ in leaves(plain) if name.endswith(".model_path"))]
@@ -93,9 +86,8 @@ def inputs_of(config: DictConfig) -> dict[str, str]:
     found = {}
     for key, files in named.items():
         for place, file in enumerate([files] if isinstance(files, str | Path) else files or []):
-            path = Path(file).expanduser()
-            if path.exists():
-                found[f"{key}[{place}]" if place else key] = sha256(path)
+            if digest := sha256_here(file):
+                found[f"{key}[{place}]" if place else key] = digest
     return found
 
 
@@ -105,39 +97,29 @@ def go(
     live: Live,
     *,
     retry_failed: bool,
-    cluster: RayCluster | None = None,
+    cluster: "RayCluster | None" = None,
     configs: Mapping[str, DictConfig] | None = None,
 ) -> None:
-    """Keep the grid in its folder, and train those of its runs that are to do.
-
-    Args:
-        live: its console gets a line where a run begins and ends; it shows the last step.
-        cluster: None: on this machine, one after the other.
-        configs: verl's configuration of each run, whose record has the hashes of the files that it names.
-    """
-    folder = Path(settings.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder, AblationError):
+    """Keep the grid in its folder, and train those of its runs that are to do, here or on the cluster."""
+    with alone_in(Path(settings.folder), AblationError):
         check_records(runs)
         jobs = {run.name: noted_job(run.training.folder) for run in runs}
         for run in runs:
-            job = jobs[run.name]
+            job, folder = jobs[run.name], run.training.folder
             if job is not None and (cluster is None or job.address != cluster.address):
-                raise AblationError(
-                    f"{run.training.folder} was submitted to {job.address} as job {job.submission_id}, which "
-                    f"may be running. To watch it type --ray-address {job.address}; to abandon it type: "
-                    f"ray job stop {job.submission_id} --address {job.address}, "
-                    f"then rm '{run.training.folder / NOTE}'"
-                )
+                name, at = job.submission_id, job.address
+                stop = f"ray job stop {name} --address {at}, then rm '{folder / NOTE}'"
+                said = f"{folder} was submitted to {at} as job {name}, which may be running"
+                raise AblationError(f"{said}. To watch it type --ray-address {at}; to abandon it: {stop}")
         new = [run for run in runs if not jobs[run.name]]
         new = [run for run in new if status_of(run).is_to_do(retry_failed=retry_failed)]
         if settings.is_declared and new:
             _check_sources(new[0], configs)
         keep_grid(settings)
-        waiting, at_work = deque([*(run for run in runs if jobs[run.name]), *new]), list[Iterator[bool]]()
+        waiting, at_work = [*(run for run in runs if jobs[run.name]), *new], list[Iterator[bool]]()
         while waiting or at_work:
             while waiting and len(at_work) < (cluster.at_once if cluster else 1):
-                run = waiting.popleft()
+                run = waiting.pop(0)
                 if settings.is_declared and not jobs[run.name]:
                     _check_sources(run, configs)
                 at_work.append(_attempt(run, live, cluster, configs))
@@ -146,18 +128,12 @@ def go(
 
 
 def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> None:
-    """Refuse a run of a declared comparison of which no record could say what ran.
-
-    It is begun from changed sources, or resumed under another commit, with other packages or other data. A
-    run without a step begins anew.
-    """
+    """Refuse a declared run of changed sources, or resumed with another commit, package, model or data."""
     revision = git_revision() or ""
     if revision.endswith(CHANGED):
-        raise AblationError(
-            f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}, "
-            f"and no record could say what ran; valid for a declared comparison is a commit without changes. "
-            f"Commit them, or type: git worktree add ../clean HEAD, and run it there"
-        )
+        said = f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}"
+        fix = "Commit the changes, or type: git worktree add ../clean HEAD, and run it there"
+        raise AblationError(f"{said}; valid is one without changes, so that a record says what ran. {fix}")
     record = read_record(run)
     if record is None or not (record.inputs and status_of(run).has_steps):
         return
@@ -166,10 +142,8 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
     for name, word in words.items():
         was = getattr(record, name)
         if was != now[name] or str(was).endswith(CHANGED):
-            raise AblationError(
-                f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}; "
-                f"no record could say what ran. Go back to that, or type: mv {run.training.folder} <another>"
-            )
+            said = f"{run.training.folder} was begun with the {word} {was}, and now it is {now[name]}"
+            raise AblationError(f"{said}. Go back to that, or type: mv {run.training.folder} <another>")
 
 
 def check_records(runs: Sequence[GridRun]) -> None:
@@ -177,18 +151,13 @@ def check_records(runs: Sequence[GridRun]) -> None:
     for run in runs:
         if (record := read_record(run)) is None:
             continue
-        was, now = (
-            [f"steps={each.steps}", *sorted(each.overrides, key=key_of)] for each in (record, run.training)
-        )
+        was = [f"steps={record.steps}", *sorted(record.overrides, key=key_of)]
+        now = [f"steps={run.training.steps}", *sorted(run.training.overrides, key=key_of)]
         if was != now:
-            one, another = (
-                [each for each in mine if each not in others] or mine
-                for mine, others in ((was, now), (now, was))
-            )
-            raise AblationError(
-                f"{run.training.folder} was begun with other overrides: {one}, and now it is {another}. "
-                f"Type folder=<another>"
-            )
+            said = f"{run.training.folder} was begun with other overrides"
+            one = [each for each in was if each not in now] or was
+            another = [each for each in now if each not in was] or now
+            raise AblationError(f"{said}: {one}, and now it is {another}. Type folder=<another>")
 
 
 def _made_with(run: GridRun, configs: Mapping[str, DictConfig] | None) -> dict[str, Any]:
@@ -197,7 +166,7 @@ def _made_with(run: GridRun, configs: Mapping[str, DictConfig] | None) -> dict[s
 
 
 def _attempt(
-    run: GridRun, live: Live, cluster: RayCluster | None, configs: Mapping[str, DictConfig] | None
+    run: GridRun, live: Live, cluster: "RayCluster | None", configs: Mapping[str, DictConfig] | None
 ) -> Iterator[bool]:
     """Train one run, and note in its folder what it is made with, when it ended, and why it failed.
 

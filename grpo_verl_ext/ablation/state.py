@@ -1,7 +1,5 @@
 """What a run's folder says: its state, its record, its job, and whether it can be compared with others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,16 +22,14 @@ STARTS = (
     *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
 )
 """Keys of the files that every record has; those of the others are compared where both records have them."""
-_Run = tuple[str, int]
-"""(variant, seed)"""
+_Run = tuple[str, int]  # variant, seed
 
 
 class State(str, Enum):
     """The state of a run."""
 
     WAITING = "waiting"
-    BEGUN = "begun"
-    """Started and not finished; the next attempt resumes from the last checkpoint."""
+    BEGUN = "begun"  # and not finished; the next attempt resumes from the last checkpoint
     FAILED = "failed"
     FINISHED = "finished"
     UNREADABLE = "unreadable"
@@ -56,6 +52,11 @@ class Record:
     ended: str | None = None
     """When the first attempt began, and when the run was finished, in UTC."""
 
+    def __str__(self) -> str:
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        made = f"commit {self.git_revision or 'unknown'}; {versions}"
+        return f"{made}; {self.machine}" if self.machine else made
+
 
 @dataclass(frozen=True)
 class Job(Document):
@@ -63,9 +64,7 @@ class Job(Document):
 
     submission_id: str
     address: str
-    """Address of the cluster's dashboard."""
-    attempt: str
-    """Name of the attempt's files, without a suffix."""
+    attempt: str  # name of the attempt's files, without a suffix
 
 
 @dataclass
@@ -75,13 +74,11 @@ class RunStatus:
     run: GridRun
     state: State
     metrics: Metrics
-    reason: str | None = None
-    """Why the run failed, or what cannot be read."""
+    reason: str | None = None  # why the run failed, or what cannot be read
 
     def __post_init__(self) -> None:
         self.step_seconds = [each[STEP_SECONDS] for each in self.metrics.values() if STEP_SECONDS in each]
-        self.has_steps = bool(self.metrics) or self.state is State.UNREADABLE
-        """Whether an attempt has logged something, if only what cannot be read."""
+        self.has_steps = bool(self.metrics) or self.state is State.UNREADABLE  # if only what cannot be read
 
     def is_to_do(self, *, retry_failed: bool) -> bool:
         """Whether ``ablate run`` starts it."""
@@ -97,8 +94,7 @@ def status_of(run: GridRun) -> RunStatus:
             return RunStatus(run, State.FINISHED, metrics)
         file = run.training.folder / FAILURE
         if file.exists():
-            reason = file.read_text(encoding="utf-8", errors="replace")
-            return RunStatus(run, State.FAILED, metrics, reason)
+            return RunStatus(run, State.FAILED, metrics, file.read_text(encoding="utf-8", errors="replace"))
     except CorruptFileError as error:
         return RunStatus(run, State.UNREADABLE, {}, str(error))
     except OSError as error:
@@ -124,7 +120,6 @@ def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSetti
     A run is compared with the baseline's of the same seed, and those that remain within each declared
     comparison: versions, in a declared comparison commits, and model and data, unless the two variants choose
     them differently. A record of an earlier version, without any of them, is judged by its overrides alone.
-    Runs that can be compared have no reason.
     """
     known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
     trainings = {(run.variant, run.seed): run.training for run in runs_of(settings)}
@@ -158,17 +153,12 @@ def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: Gri
     commit, another = (str(each.git_revision).removesuffix(CHANGED) for each in (record, other))
     if settings.is_declared and commit != another:
         yield f"its commit is {commit}, and that of {of_other} {another}"
-    both = record.inputs.keys() & other.inputs.keys()
+    chosen = {key_of(word) for word in {*settings.overrides[run[0]]} ^ {*settings.overrides[variant]}}
+    if any(each.partition(".")[0] == "task" for each in chosen):
+        return  # it chooses model and data together
     for key in sorted(record.inputs.keys() | other.inputs.keys()):
-        chosen = [
-            {
-                word
-                for word in settings.overrides[name]
-                if f"{key_of(word)}.".startswith("task.")  # chooses model and data together
-                or any(each.startswith(key_of(word)) for each in (*STARTS, key))
-            }
-            for name in (run[0], variant)
-        ]
-        judged = chosen[0] == chosen[1] and (key in both or key.partition("[")[0] in STARTS)
-        if judged and record.inputs.get(key) != other.inputs.get(key):
+        hashes = {record.inputs.get(key), other.inputs.get(key)}
+        is_chosen = any(file.startswith(each) for each in chosen for file in (*STARTS, key))
+        is_judged = not is_chosen and (None not in hashes or key.partition("[")[0] in STARTS)
+        if is_judged and len(hashes) > 1:
             yield f"its {key} is another than that of {of_other}"

@@ -1,7 +1,5 @@
 """Read what a grid's runs have logged, from their files or from a report's table, and write that table."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +17,7 @@ from grpo_verl_ext.utils.files import write_whole
 
 TABLE = "metrics.parquet"
 """The table that a report writes; in a folder without ``grid.json`` it is what is read."""
-_ABOUT = "ablation"
-"""Key of the file's metadata."""
+_ABOUT = "ablation"  # key of the file's metadata
 
 
 def read_results(folder: Path) -> Results:
@@ -74,12 +71,9 @@ def read_table(file: Path) -> Results:
         table = content.to_pandas()[[*COLUMNS]].astype(COLUMNS)
         plain = json.dumps({**about.grid, "folder": str(file.parent)})
         settings, names = checked(parse_json(plain, GridSettings)), [run.name for run in about.runs]
-        if names != [run.name for run in runs_of(settings)]:
-            raise ValueError("its runs are not those of its grid")
-        if not {*table["run"].unique()} <= {*names}:
-            raise ValueError("its rows are not those of its runs")
+        if names != [run.name for run in runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
+            raise ValueError("its runs or rows are not those of its grid")
         return Results(settings, about.runs, table, about.control, about.beginnings)
     except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:
-        raise AblationError(
-            f"{file} is not a table that `ablate report` wrote ({error}). It was left in place"
-        ) from error
+        why = f"is not a table that `ablate report` wrote ({error})"
+        raise AblationError(f"{file} {why}. It was left in place") from error

@@ -1,10 +1,7 @@
 """``grpo-verl-ext ablate`` on the terminal: the runs, what they cost and can tell, and the comparison."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -24,11 +21,7 @@ from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, 
 from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of
 from grpo_verl_ext.ablation.table import TABLE, read_results, write_table
 from grpo_verl_ext.ablation.verdicts import control_of, figures
-from grpo_verl_ext.runs.provenance import git_revision
 from grpo_verl_ext.utils.console import make_console
-
-_WIDTH = 120
-"""Smallest width in columns, so that a row of numbers is one line."""
 
 
 def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilot: Path | None) -> None:
@@ -40,30 +33,22 @@ def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilo
     statuses = _print_runs(console, runs, settings.metrics[0])
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
     seconds = [second for status in statuses for second in status.step_seconds]
-    time = "time unknown before the first step"
-    if seconds:  # of steps, without the start of Ray, actor and rollout
-        steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
-        time = f"about {steps * mean(seconds) / 60:.0f} min of steps"
+    steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
+    known = f"about {steps * mean(seconds) / 60:.0f} min of steps" if seconds else ""
+    time = known or "time unknown before the first step"
     console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
     _print_power(console, settings, pilot)
     _print_missing_control(console, settings)
 
 
 def run_grid(
-    settings: GridSettings,
-    *,
-    retry_failed: bool,
-    ray_address: str | None = None,
-    jobs: int = 1,
-    until_decided: bool = False,
+    settings: GridSettings, *, retry_failed: bool, ray_address: str | None, jobs: int, until_decided: bool
 ) -> bool:
     """Check all runs, train those that are to do, and return whether all that are asked for are finished."""
     console, cluster, starts = make_console(), None, settings.starts if until_decided else None
     if until_decided and starts is None:
-        raise AblationError(
-            "--until-decided is given without starts; valid are the first and the largest number, "
-            "in a grid with expect. Type: 'starts={first: 8, most: 16}', or leave --until-decided out"
-        )
+        needs = "valid with expect and starts. Type: 'starts={first: 8, most: 16}', or leave it out"
+        raise AblationError(f"--until-decided is given without starts; it is {needs}")
     if ray_address is not None:
         from grpo_verl_ext.ablation.ray_jobs import connected
 
@@ -75,12 +60,9 @@ def run_grid(
     configs = compose_runs(runs)
     check_unchanged(settings)
     check_runs(configs, here=cluster is None)
-    given = f"Ray: the one at {cluster.address}, which --ray-address names" if cluster else None
-    for line in dict.fromkeys(given or run.training.ray.words for run in runs):
+    for line in dict.fromkeys(run.training.ray.words for run in runs if cluster is None):
         console.print(line)
     _print_missing_control(console, settings)
-    if settings.is_declared and git_revision() is None:
-        console.print("grpo_verl_ext is no checkout of git here: the records have versions and no commit")
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
@@ -99,18 +81,18 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
     primary, margin, level = settings.primary, settings.margin, settings.level
     if primary is None or margin is None or not settings.expect:
         if pilot is not None:
-            without = "of which it is the power. Write expect into the grid, or leave --pilot out"
-            raise AblationError(f"--pilot is {pilot}, but the grid declares no comparison, {without}")
+            why = "but the grid declares no comparison. Write expect into it, or leave --pilot out"
+            raise AblationError(f"--pilot is {pilot}, {why}")
         return
     source, sd, seconds = pilot or Path(settings.folder), math.nan, math.nan
-    said = f"The power is unknown: {source} has no two variants with two common starts that logged the"
-    said = f"{said} {primary}. Type: --pilot <folder or table of a grid that has>"
+    said = f"The power is unknown: {source} has no two variants with two common starts of the {primary}. "
+    said += "Type: --pilot <folder or table of a grid that has>"
     if pilot is not None or (source / GRID).is_file():
-        results = replace(read_results(source), also=[primary.metric])
-        timed = results.curves[STEP_SECONDS]
-        seconds = float(pd.concat(timed.values()).mean()) if timed else math.nan
-        values = results.values[primary.metric, primary.measure]
-        there = [variant for variant in results.variants if values[variant]]
+        results = read_results(source)
+        results.measure(primary.metric)
+        if timed := results.curves[STEP_SECONDS]:
+            seconds = float(pd.concat(timed.values()).mean())
+        there = [name for name, values in results.values[primary.metric, primary.measure].items() if values]
         compared = [variant for variant in there if variant in settings.compared]
         compared = compared if len(compared) > 1 else there
         spread = results.spread(primary, compared, results.settings.seeds)
@@ -119,8 +101,8 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
             said = f"SD of paired differences: {figures(spread.sd)} (from {source}: {', '.join(compared)}; "
             said += f"{spread.starts} starts; {spread.degrees} degrees of freedom)"
             said += f"; of differences of differences: {figures(sd)}" * (sd > spread.sd)
-    number = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
-    console.print(f"{number}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
+    count = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
+    console.print(f"{count}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
     first, most = settings.starts.first if settings.starts else len(settings.usable), len(settings.usable)
     for starts in dict.fromkeys((first, most)):
         runs = starts * len(settings.overrides)
@@ -141,25 +123,22 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
 def _until_decided(
     console: Console, settings: GridSettings, starts: Starts, train: Callable[[Sequence[int]], bool]
 ) -> bool:
-    """Train ``starts.first`` seeds, then as many as `seeds_by_rule` gives; say whether all are compared."""
-    folder = Path(settings.folder)
-    if not train(settings.seeds[: starts.first]):
-        console.print(
-            f"The first {starts.first} starts are not all finished; then it is decided how many follow."
-        )
+    """Train ``starts.first`` seeds, then all of `Results.seeds`; say whether they are compared."""
+    first = starts.first
+    if not train(settings.seeds[:first]):
+        console.print(f"The first {first} starts are not all finished; then it is decided how many follow.")
         return False
-    results = read_results(folder)
+    results = read_results(Path(settings.folder))
     spread, seeds = results.first_spread, results.seeds
     if spread is not None:
-        console.print(
-            f"After {starts.first} starts the SD of paired differences is {figures(spread.sd)} "
-            f"({spread.degrees} degrees of freedom): to find {settings.margin:g} with {POWER:.0%}, "
-            f"{len(seeds)} starts are trained, of at most {starts.most}."
-        )
-    if len(seeds) > starts.first and not train(seeds):
+        found = f"{figures(spread.sd)} ({spread.degrees} degrees of freedom)"
+        needs = f"to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} starts are trained"
+        said = f"After {first} starts the SD of paired differences is {found}: {needs}"
+        console.print(f"{said}, of at most {starts.most}.")
+    if len(seeds) > first and not train(seeds):
         return False
-    report = Report(read_results(folder))
-    sentences = [each.sentence for each in report.verdicts] + [each.sentence for each in report.checks]
+    report = Report(read_results(Path(settings.folder)))
+    sentences = [*(each.sentence for each in report.verdicts), *(each.sentence for each in report.checks)]
     for line in (*sentences, *report.missing, *report.warnings):
         console.print(line)
     return spread is not None and {*seeds} <= report.results.finished
@@ -167,14 +146,12 @@ def _until_decided(
 
 def print_report(source: Path, *, output: Path | None = None) -> None:
     """Compare the finished runs of a grid's folder or table, on the terminal and in files beside it."""
-    report, console = Report(read_results(source)), make_console(at_least=_WIDTH)
+    report, console = Report(read_results(source)), make_console(at_least=120)  # a row of numbers is a line
     for line in report.missing:
         console.print(line, style="red")
     for label, sentence in report.statements:
         console.print(Text.assemble((f"{label}:", f"bold white on {COLOURS[label]}"), f" {sentence}"))
-    for line in report.exploratory:
-        console.print(line)
-    console.print()
+    console.print("\n".join([*report.exploratory, ""]))
     for title, columns, lines in report.tables:
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for name in columns:
@@ -187,8 +164,7 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
     folder = output or (source.parent if source.is_file() else source)
     folder.mkdir(parents=True, exist_ok=True)
     files = [*write_files(report, folder), write_page(report, folder)]
-    for file in [*files, write_table(report.results, folder / TABLE)]:
-        console.print(str(file))
+    console.print("\n".join(map(str, [*files, write_table(report.results, folder / TABLE)])))
 
 
 def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[RunStatus]:
@@ -197,19 +173,18 @@ def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
     for status in statuses:
+        run, step = status.run, max(status.metrics, default=0)
         values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
-        shown.add_row(
-            *(status.run.variant, str(status.run.seed), status.state.value),
-            f"{max(status.metrics, default=0)}/{status.run.training.steps}",
-            f"{values[-1]:.3f}" if values else "–",
-            f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–",
-        )
+        value = f"{values[-1]:.3f}" if values else "–"
+        took = f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–"
+        done = f"{step}/{run.training.steps}"
+        shown.add_row(run.variant, str(run.seed), status.state.value, done, value, took)
     console.print(shown, "")
     for status in statuses:
         if status.reason is not None:
-            console.print(f"\n{status.run.name} {status.state.value}:\n{status.reason.rstrip()}", style="red")
-        if status.state is State.FAILED:
-            console.print("To try it again: --retry-failed")
+            again = "\nTo try it again: --retry-failed" * (status.state is State.FAILED)
+            said = f"{status.run.name} {status.state.value}:\n{status.reason.rstrip()}{again}"
+            console.print(f"\n{said}", style="red")
     return statuses
 
 

@@ -1,42 +1,18 @@
 """Verdicts on the declared comparisons of a grid, after its positive control and its manipulation checks."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.measures import MANY, POWER, Paired
-from grpo_verl_ext.ablation.results import CheckResult, Difference, Results
+from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
 from grpo_verl_ext.ablation.table import read_results
 
 
-class VerdictOutcome(str, Enum):
-    """What a declared comparison came to."""
-
-    SHOWN = "shown"
-    OPPOSITE = "opposite"
-    EQUAL = "equal within the margin"
-    UNDECIDED = "undecided"
-    BLIND = "blind"
-    """The positive control was missed: nothing is claimed."""
-    NOT_EXERCISED = "not exercised"
-    """A manipulation check was missed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict(Difference):
-    """What a declared comparison came to, in numbers and in words."""
-
-    outcome: VerdictOutcome
-    sentence: str
-
-
-def outcome_of(tested: Difference, alpha: float, comparisons: int) -> VerdictOutcome:
+def outcome_of(tested: Verdict, alpha: float, comparisons: int) -> VerdictOutcome:
     """Decide one comparison.
 
     What is expected is shown at ``adjusted_p`` ≤ alpha, and its opposite direction likewise, the test being
@@ -70,7 +46,7 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
             sentence = f"{variant}: {check}: {measured}, {'passed' if passed else 'missed'}"
             checks.append(CheckResult(str(check), variant, value, passed, False, sentence))
     verdicts, missed = [], [each for each in checks if not each.passed]
-    for comparison, tested in results.tests:
+    for comparison, tested in zip(grid.comparisons, results.tests, strict=True):
         outcome = outcome_of(tested, grid.alpha, len(results.tests))
         own = [check for check in missed if check.variant in comparison.weights]
         if any(check.is_control for check in missed):
@@ -82,15 +58,12 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
         else:
             reason = _untested(tested, comparison) or _reason(tested, outcome, grid.margin or 0.0)
         said = f"{in_words(tested.name, tested)}: {outcome.value}; {reason}"
-        verdicts.append(Verdict(**vars(tested), outcome=outcome, sentence=said))
+        verdicts.append(replace(tested, outcome=outcome, sentence=said))
     return checks, verdicts
 
 
 def control_of(settings: GridSettings) -> CheckResult | None:
-    """The control of another grid, as it is read now; None: none is declared.
-
-    It is missed where that grid has none of its own, or another primary, or cannot be read.
-    """
+    """The control of another grid, as it is read now, missed if it says nothing of this one; or None."""
     control, compared = settings.control, settings.primary
     if control is None or control.grid is None:
         return None
@@ -110,17 +83,17 @@ def control_of(settings: GridSettings) -> CheckResult | None:
 
 def _control(results: Results, comparison: Comparison) -> CheckResult:
     """Whether the control's difference is significant, at alpha, in its expected direction."""
-    tested, grid = results.tested(comparison), results.settings
-    alone, expected = replace(tested, adjusted_p=tested.p, p_equal=None), tested.expected
-    outcome = outcome_of(alone, grid.alpha, 1)  # outside of Holm's family
-    passed, why = outcome is VerdictOutcome.SHOWN, _untested(tested, comparison) or _p_text(tested.p)
-    said = "shown" if passed else f"missed; {expected} was expected"
+    tested = results.tested(comparison)
+    alone = replace(tested, adjusted_p=tested.p, p_equal=None)  # outside of Holm's family
+    passed = outcome_of(alone, results.settings.alpha, 1) is VerdictOutcome.SHOWN
+    said = "shown" if passed else f"missed; {tested.expected} was expected"
+    why = _untested(tested, comparison) or _p_text(tested.p)
     said = f"positive control {in_words(tested.name, tested)}: {said} ({why})"
-    name = f"positive control: {tested.variant} − {tested.against}, {grid.shown}, {expected}"
+    name = f"positive control: {tested.name}, {tested.expected}"
     return CheckResult(name, tested.variant, tested.difference, passed, True, said)
 
 
-def _untested(tested: Difference, comparison: Comparison) -> str:
+def _untested(tested: Verdict, comparison: Comparison) -> str:
     """Why there is no p; empty: there is one."""
     if unknown := [str(seed) for seed, value in tested.by_seed.items() if not math.isfinite(value)]:
         return f"a value is NaN with seed {', '.join(unknown)}"
@@ -130,7 +103,7 @@ def _untested(tested: Difference, comparison: Comparison) -> str:
     return "the difference is the same with every seed" if tested.p is None else ""
 
 
-def _reason(tested: Difference, outcome: VerdictOutcome, margin: float) -> str:
+def _reason(tested: Verdict, outcome: VerdictOutcome, margin: float) -> str:
     """The rest of the sentence of a verdict that the tests decided."""
     expected, within = tested.expected, f"within ±{margin:g}"
     p, p_equal, adjusted_p = map(_p_text, (tested.p, tested.p_equal, tested.adjusted_p))
@@ -157,14 +130,11 @@ def _reason(tested: Difference, outcome: VerdictOutcome, margin: float) -> str:
 
 def in_words(name: str, numbers: Paired) -> str:
     """``gvpo − grpo, area of acc, 12 starts: +0.021 (−0.008 … 0.050)``, as far as it is known."""
-    starts = len(numbers.by_seed)
-    text = f"{name}, {starts} start{'s' * (starts != 1)}"
+    text = f"{name}, {len(numbers.by_seed)} start{'s' * (len(numbers.by_seed) != 1)}"
     if numbers.difference is None:
         return text
-    ends = "no interval"
-    if numbers.low is not None and numbers.high is not None:
-        ends = f"{figures(numbers.low)} … {figures(numbers.high)}"
-    return f"{text}: {figures(numbers.difference, '+')} ({ends})"
+    ends = [figures(each) for each in (numbers.low, numbers.high) if each is not None]
+    return f"{text}: {figures(numbers.difference, '+')} ({' … '.join(ends) or 'no interval'})"
 
 
 def figures(value: float, sign: str = "") -> str:

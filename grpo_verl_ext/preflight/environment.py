@@ -23,7 +23,7 @@ from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.documents import read_if_there
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
-from grpo_verl_ext.utils.files import sha256, write_whole
+from grpo_verl_ext.utils.files import sha256_here, write_whole
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, PRESET, REWARD_MANAGER, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
@@ -61,8 +61,7 @@ def _trained_by(config: DictConfig) -> dict[str, str]:
     own = PRESETS[preset].leaves if preset in PRESETS else {}
     said = {key: as_typed(setting(config, key)) for key in (PRESET, ESTIMATOR, LOSS, *own)}
     files = [Path(os.path.expanduser(name)) for name in _names(config, "data.train_files")]
-    said["data.train_files"] = ", ".join(sha256(each) if each.exists() else str(each) for each in files)
-    return said
+    return said | {"data.train_files": ", ".join(sha256_here(each) or str(each) for each in files)}
 
 
 def note_training(config: DictConfig) -> None:

@@ -83,6 +83,12 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def sha256_here(name: str | Path) -> str | None:
+    """Return `sha256` of what has this name, in which ~ is a home; None: it is not on this machine."""
+    path = Path(os.path.expanduser(name))
+    return sha256(path) if path.exists() else None
+
+
 def module_file(name: str) -> Path | None:
     """Return the source file of a module that can be imported here; None: there is none.
 

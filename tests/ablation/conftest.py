@@ -15,9 +15,8 @@ from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, GridSettings, Primary
 from grpo_verl_ext.ablation.grid import keep_grid
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.results import CheckResult, RunResult, gathered
+from grpo_verl_ext.ablation.results import CheckResult, RunResult, Verdict, VerdictOutcome, gathered
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.verdicts import Verdict, VerdictOutcome
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.metrics import TRAINED, Metrics
 from grpo_verl_ext.runs.verl_run import VerlRun
@@ -113,41 +112,26 @@ PRIMARY = "gold_response/probability"
 
 
 @pytest.fixture
-def declared(tmp_path: Path) -> Report:
+def declared(tmp_path: Path, grid_of) -> Report:
     """Five verdicts with sentences as long as real ones, a missed check and a passed control.
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
-    outcomes = {
-        "dapo": VerdictOutcome.UNDECIDED,
-        "dr_grpo": VerdictOutcome.EQUAL,
-        "gvpo": VerdictOutcome.SHOWN,
-        "gvpo_at_the_reference": VerdictOutcome.OPPOSITE,
-        "ppo": VerdictOutcome.NOT_EXERCISED,
-    }
+    outcomes = {"dapo": VerdictOutcome.UNDECIDED, "dr_grpo": VerdictOutcome.EQUAL}
+    outcomes |= {"gvpo": VerdictOutcome.SHOWN, "gvpo_at_the_reference": VerdictOutcome.OPPOSITE}
+    outcomes |= {"ppo": VerdictOutcome.NOT_EXERCISED}
     variants = ["grpo", *outcomes]
-    settings = GridSettings(
-        folder=str(tmp_path),
-        steps=2,
-        base=[],
-        axes={"algo": {variant: [] for variant in variants}},
-        seeds=[1, 2],
-        baseline=["grpo"],
-        metrics=["val/acc"],
-        primary=Primary(PRIMARY, "area"),
-        margin=0.05,
-        expect=[Expectation(variant, "higher") for variant in outcomes],
-    )
+    claims = {"primary": Primary(PRIMARY, "area"), "margin": 0.05}
+    claims["expect"] = [Expectation(variant, "higher") for variant in outcomes]
+    settings = grid_of(variants, ["val/acc"], tmp_path / "declared", **claims)
     took = {"timing_s/step": 1.5, "perf/total_num_tokens": 7.0, "actor/perf/max_memory_allocated_gb": 3.0}
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, **took} for step in range(3)}
     runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
     verdicts = []
     for place, (variant, outcome) in enumerate(outcomes.items()):
         first = place / 10 - 0.1
-        sentence = (
-            f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome.value}; p = 0.123 "
-        )
-        sentence += "after Holm; equality within ±0.05: p = 0.0021; 0.05 needs 7 more starts"
+        sentence = f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome.value}; p = 0.123"
+        sentence += " after Holm; equality within ±0.05: p = 0.0021; 0.05 needs 7 more starts"
         verdicts.append(
             Verdict(
                 **{"variant": variant, "against": "grpo", "measure": "area", "expected": "higher"},

@@ -55,9 +55,7 @@ def test_all_records_removed(ablate, grid: Path, removed: str) -> None:
         ({"inputs": {"data.train_files": "0"}}, "begun with the model and data of hashes {'data.train_"),
     ],
 )
-def test_a_run_goes_on_with_what_it_was_begun_with(
-    ablate, grid: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
-) -> None:
+def test_a_run_goes_on_with_what_it_was_begun_with(ablate, grid: Path, monkeypatch, changed, said) -> None:
     monkeypatch.setattr("grpo_verl_ext.ablation.run.inputs_of", lambda config: {"data.train_files": "1"})
     ablate("run", grid)
     run = grid.parent / "out" / "b" / "seed-2"
@@ -70,9 +68,7 @@ def test_a_run_goes_on_with_what_it_was_begun_with(
 
 
 @pytest.mark.parametrize("words", [(), ("primary=null", "margin=null", "expect=[]", "control=null")])
-def test_a_run_that_failed_before_its_first_step_has_the_record_of_the_next_attempt(
-    ablate, grid: Path, monkeypatch: pytest.MonkeyPatch, verl: set[str], words: tuple[str, ...]
-) -> None:
+def test_a_run_without_a_step_begins_anew(ablate, grid: Path, monkeypatch, verl: set[str], words) -> None:
     """Whether it is declared or not."""
     verl |= {"a", "b", "bad"}
     ablate("run", grid, *words, status=1)

@@ -137,9 +137,7 @@ def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address
 
 
 @pytest.mark.ci
-def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
-    tmp_path, address, client, run_named
-) -> None:
+def test_a_failed_job_is_noted_and_the_others_go_on(tmp_path, address, client, run_named) -> None:
     runs = [run_named("a", status=3), run_named("b")]
     told, failed = submit(tmp_path, runs, cluster(address))
     assert (told.begun, failed) == (["a", "b"], [runs[0]])
@@ -155,9 +153,7 @@ def test_a_failed_job_is_noted_with_the_end_of_its_log_and_the_others_go_on(
 
 
 @pytest.mark.ci
-def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
-    tmp_path, address, client, signs, run_named
-) -> None:
+def test_after_a_kill_the_same_jobs_are_watched(tmp_path, address, client, signs, run_named) -> None:
     """One job fails while nobody watches, one is still running."""
     runs = [run_named("a", wait_for="go"), run_named("b", wait_for="fail", status=3), run_named("c")]
     described = json.dumps([(str(run.training.folder), run.training.overrides) for run in runs])
@@ -182,9 +178,7 @@ def test_after_a_kill_the_same_jobs_are_watched_and_none_is_submitted_twice(
 
 
 @pytest.mark.ci
-def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_finished(
-    tmp_path, address, client, signs, run_named
-) -> None:
+def test_a_forgotten_job_is_submitted_again_unless_it_ended(tmp_path, address, signs, run_named) -> None:
     runs = [run_named("a"), run_named("b", wait_for="go")]
     submit(tmp_path, runs[:1], cluster(address))
     for run in runs:
@@ -200,9 +194,7 @@ def test_a_job_that_the_cluster_has_forgotten_is_submitted_again_unless_it_had_f
 
 
 @pytest.mark.ci
-def test_when_the_connection_stays_lost_the_job_goes_on_and_no_other_place_takes_the_run(
-    tmp_path, address, client, run_named
-) -> None:
+def test_a_job_goes_on_when_the_connection_stays_lost(tmp_path, address, client, run_named) -> None:
     run, nobody = run_named("a", wait_for="never"), f"http://127.0.0.1:{free_ports(1)[0]}"
     lost = replace(cluster(address, patience=0.3, pause=0.1), address="http://a.door.of.it:8265")
     told = Told(on_metrics=lambda: setattr(lost.client, "_address", nobody))

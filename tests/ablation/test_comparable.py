@@ -27,10 +27,8 @@ DECLARED = {
 }
 
 
-def record(seed: int, **changes: Any) -> dict[str, Any]:
-    inputs = {MODEL: f"start {seed}", DATA: f"prompts {seed}"}
-    made = {"overrides": [], "steps": 2, "git_revision": "abc", "versions": {"torch": "2", "verl": "1"}}
-    return {**made, "inputs": inputs, **changes}
+def inputs(seed: int, **changes: str) -> dict[str, dict[str, str]]:
+    return {"inputs": {MODEL: f"start {seed}", DATA: f"prompts {seed}", **changes}}
 
 
 @pytest.fixture
@@ -40,8 +38,9 @@ def grid(grid_of, leave) -> Grid:
     def grid(of: Mapping[tuple[str, int], dict[str, Any]], **more: Any) -> None:
         for run in runs_of(grid_of(["base", "other", "third"], ["acc"], seeds=list(SEEDS), **more)):
             folder = leave(run.variant, run.seed, {2: {"acc": run.seed + len(run.variant)}})
-            begun = {"overrides": run.training.overrides} | of.get((run.variant, run.seed), {})
-            (folder / "run.json").write_text(json.dumps(record(run.seed, **begun)))
+            begun = {"overrides": run.training.overrides, "steps": 2, "git_revision": "abc"}
+            begun |= {"versions": {"torch": "2", "verl": "1"}, **inputs(run.seed)}
+            (folder / "run.json").write_text(json.dumps(begun | of.get((run.variant, run.seed), {})))
 
     return grid
 
@@ -49,11 +48,8 @@ def grid(grid_of, leave) -> Grid:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (
-            {"inputs": {MODEL: "another", DATA: "prompts 2"}},
-            f"its {MODEL} is another than that of base/seed-2",
-        ),
-        ({"inputs": {MODEL: "start 2", DATA: "another"}}, f"its {DATA} is another than that of base/seed-2"),
+        (inputs(2, **{MODEL: "another"}), f"its {MODEL} is another than that of base/seed-2"),
+        (inputs(2, **{DATA: "another"}), f"its {DATA} is another than that of base/seed-2"),
         ({"inputs": {MODEL: "start 2"}}, f"its {DATA} is another than that of base/seed-2"),
         ({"versions": {"torch": "3", "verl": "1"}}, "it was made with torch 3, and base/seed-2 with 2"),
         ({"versions": {"torch": "2"}}, "it was made with verl none, and base/seed-2 with 1"),
@@ -72,13 +68,10 @@ def test_one_is_named_and_left_out(ablate, grid, tmp_path: Path, change, why: st
 
 
 @pytest.mark.parametrize("key", [GOLD, TEACHER])
-def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_them(
-    grid, tmp_path: Path, key: str
-) -> None:
+def test_other_files_are_compared_where_both_records_have_them(grid, tmp_path: Path, key: str) -> None:
     """Records of earlier versions have no hash of them."""
-    noted = {seed: {MODEL: f"start {seed}", DATA: f"prompts {seed}", key: "one"} for seed in SEEDS}
-    of = {("base", seed): {"inputs": noted[seed]} for seed in SEEDS}
-    of |= {("other", 1): {"inputs": noted[1]}, ("other", 2): {"inputs": {**noted[2], key: "another"}}}
+    of = {("base", seed): inputs(seed, **{key: "one"}) for seed in SEEDS}
+    of |= {("other", 1): inputs(1, **{key: "one"}), ("other", 2): inputs(2, **{key: "another"})}
     grid(of=of)
     why = f"its {key} is another than that of base/seed-2"
     assert read_results(tmp_path).left_out == {("other", 2): why}
@@ -91,9 +84,7 @@ def test_what_is_measured_and_the_teacher_are_compared_where_both_records_have_t
         ("def", "its commit is def, and that of base/seed-2 abc"),
     ],
 )
-def test_a_declared_pair_is_of_one_commit_without_changes(
-    grid, tmp_path: Path, revision: str, why: str
-) -> None:
+def test_a_declared_pair_is_of_one_commit_without_changes(grid, tmp_path: Path, revision, why) -> None:
     """An exploratory grid keeps them, with a warning."""
     for declaration, wanted in (({}, {}), (DECLARED, {("other", 2): why})):
         grid(of={("other", 2): {"git_revision": revision}}, **declaration)
@@ -108,13 +99,8 @@ def test_a_declared_run_without_a_record_does_not_count(grid, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("key", [GOLD, TEACHER])
-def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_start(
-    grid, tmp_path: Path, key: str
-) -> None:
-    def inputs(seed: int, **changes: str) -> dict[str, Any]:
-        return {"inputs": {MODEL: f"start {seed}", DATA: f"prompts {seed}", key: "one", **changes}}
-
-    of = {("base", seed): inputs(seed) for seed in SEEDS}
+def test_a_variant_with_a_teacher_of_its_own_has_the_same_start(grid, tmp_path: Path, key: str) -> None:
+    of = {("base", seed): inputs(seed, **{key: "one"}) for seed in SEEDS}
     of |= {("other", seed): inputs(seed, **{key: "another"}) for seed in SEEDS}
     of["other", 2] = inputs(2, **{key: "another", MODEL: "another"})
     grid(of=of, axes={"algo": {"base": [], "other": [f"{key}=x"], "third": []}})
@@ -129,12 +115,10 @@ def test_a_variant_with_a_teacher_or_measured_responses_of_its_own_has_the_same_
         *((each, True) for each in ("data.train_batch_size=8", "data.max_response_length=9")),
     ],
 )
-def test_a_variant_that_chooses_its_model_or_data_may_have_others(
-    grid, tmp_path: Path, override: str, judged: bool
-) -> None:
+def test_a_variant_that_chooses_its_model_may_have_another(grid, tmp_path: Path, override, judged) -> None:
     """To read the same data in another way is not to choose it."""
     axes = {"algo": {"base": [], "other": [override], "third": []}}
-    grid(of={("other", 2): {"inputs": {MODEL: "x", DATA: "prompts 2"}}}, axes=axes)
+    grid(of={("other", 2): inputs(2, **{MODEL: "x"})}, axes=axes)
     assert read_results(tmp_path).left_out.keys() == ({("other", 2)} if judged else set())
 
 
@@ -146,7 +130,7 @@ def test_records_of_earlier_versions_are_not_judged(grid, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("baseline", ["unfinished", "of changed sources"])
 def test_a_declared_pair_is_judged_without_its_baseline(grid, tmp_path: Path, baseline: str) -> None:
-    of = {("third", 2): {"git_revision": "def", "inputs": {MODEL: "another", DATA: "prompts 2"}}}
+    of = {("third", 2): {"git_revision": "def", **inputs(2, **{MODEL: "another"})}}
     of |= {("base", 2): {"git_revision": "abc+changes"}}
     grid(of=of, **{**DECLARED, "expect": [Expectation("third", "different", against="other")]})
     if baseline == "unfinished":
@@ -171,7 +155,7 @@ def test_variants_with_the_same_model_of_an_axis_are_compared_in_it(grid, tmp_pa
     declared = {**DECLARED, "expect": expect, "control": Control("other-small", "different")}
     sizes = {(name, seed): name.rpartition("-")[2] for name in names for seed in SEEDS}
     sizes["third-large", 2] = "larger"
-    of = {run: {"inputs": {MODEL: size, DATA: f"prompts {run[1]}"}} for run, size in sizes.items()}
+    of = {run: inputs(run[1], **{MODEL: size}) for run, size in sizes.items()}
     grid(of, **declared, axes=axes, baseline=["base", "small"])
     why = f"its {MODEL} is another than that of other-large/seed-2"
     assert read_results(tmp_path).left_out == {("third-large", 2): why}

@@ -75,11 +75,8 @@ def test_the_baseline_is_filled_in(read) -> None:
 
 def test_a_number_and_a_difference_of_differences(read) -> None:
     """What each is made of, its name, and its spread over that of a difference: of four terms, √2."""
-    number, interaction = (
-        "{variant: gvpo, against: 1, is: equal}",
-        ("{variant: gvpo, minus: {variant: ppo, against: lr1e-3}, is: higher}"),
-    )
-    of_number = read_one(read, f"expect=[{number}]", without="starts")
+    interaction = "{variant: gvpo, minus: {variant: ppo, against: lr1e-3}, is: higher}"
+    of_number = read_one(read, "expect=[{variant: gvpo, against: 1, is: equal}]", without="starts")
     (found,) = of_number.comparisons
     assert (found.variant, found.against, found.weights, found.number) == ("gvpo", "1", {"gvpo": 1}, 1)
     assert of_number.spread_factor == 1

@@ -94,6 +94,7 @@ def test_the_examples_compose(file: Path) -> None:
         (["axes.algo.a,b=[]"], r"name the folder 'a,b-low'"),
         (["axes.algo.+=[]"], r"name the folder '\+-low'"),
         (["axes.algo.GRPO=[]"], r"the labels GRPO, low, .* that no other variant has"),
+        (["axes.algo.a=[]", "axes.algo.a-b=[]", "axes.lr={b-c: [], c: []}"], r"the labels a-b, c, .*'a-b-c'"),
         (["axes.empty={}"], r"axes\.empty is \{\}; .*at least 1 item"),
         (["baseline=[grpo]"], r"valid is one label of each axis.*Type: 'baseline=\[grpo,low\]'"),
     ],
@@ -112,13 +113,6 @@ def test_labels_are_the_text_that_was_typed(written) -> None:
     assert [run.variant for run in runs_of(grid)] == ["on", "0.1", "1e-6", "010", "null"]
     again = read_grid(written(text), ["baseline=[1e-6]", "axes.beta.no=[d=1]", "folder=2026.10"])
     assert (again.baseline, again.axes["beta"]["no"], again.folder) == (["1e-6"], ["d=1"], "2026.10")
-
-
-def test_variants_with_one_name_are_refused(written) -> None:
-    axes = ["axes={x: {a: [], a-b: []}, y: {b-c: [], c: []}}", "baseline=[a,c]"]
-    file = written(SMALL.replace("axes:", "unused:").split("unused:")[0] + SMALL[SMALL.index("seeds:") :])
-    with pytest.raises(AblationError, match=r"the labels a-b, c, .*'a-b-c'; .*no other variant has"):
-        read_grid(file, axes)
 
 
 def test_what_verl_would_refuse_names_the_run(written) -> None:

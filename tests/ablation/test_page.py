@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from grpo_verl_ext.ablation.grid import runs_of
 from grpo_verl_ext.ablation.report import COLOURS, Report, visible, write_page
+from grpo_verl_ext.ablation.results import VerdictOutcome
 from grpo_verl_ext.ablation.table import read_results
-from grpo_verl_ext.ablation.verdicts import VerdictOutcome
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"
@@ -76,9 +76,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_browser_shows_it_without_an_error_a_request_or_harm(
-    folder: Path, browser: Browser, width: int
-) -> None:
+def test_a_browser_shows_it_without_an_error_or_a_request(folder: Path, browser: Browser, width: int) -> None:
     file = write_page(Report(read_results(folder)), folder)
     page = browser.new_page(viewport={"width": width, "height": 900})
     said: list[str] = []

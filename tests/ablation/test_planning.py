@@ -55,11 +55,11 @@ def finish(leave) -> Callable[[GridRun, float], None]:
 
 @pytest.fixture
 def pilot(grid_of, finish, tmp_path: Path) -> Callable[..., Path]:
-    """A grid of 5 steps whose second variant differs by this much with each seed; a third varies wildly."""
+    """Of another metric, with 5 steps: its second variant differs by this much, and a third varies wildly."""
 
     def pilot(differences: list[float], *variants: str) -> Path:
         seeds, variants = [*range(1, len(differences) + 1)], ("base", "a", *variants)
-        for run in runs_of(grid_of([*variants], ["acc"], tmp_path / "pilot", steps=5, seeds=seeds)):
+        for run in runs_of(grid_of([*variants], ["other"], tmp_path / "pilot", steps=5, seeds=seeds)):
             difference = [0.0, differences[run.seed - 1], run.seed % 2][variants.index(run.variant)]
             finish(run, 0.5 + run.seed / 20 + difference)
         return tmp_path / "pilot"

@@ -11,32 +11,16 @@ from grpo_verl_ext.ablation.report import Report, forest, write_files
 from grpo_verl_ext.ablation.table import read_results
 
 
-def test_costs_are_sums_and_a_peak(tmp_path: Path, grid_of, leave) -> None:
-    step = {"timing_s/step": 2.0, "perf/total_num_tokens": 10.0}
-    grid_of(["grpo"], ["acc"], seeds=[1])
-    leave("grpo", 1, {0: {}, 1: step | {"actor/perf/max_memory_allocated_gb": 3.0}, 2: step})
-    costs = Report(read_results(tmp_path)).results.costs["grpo"]
-    assert costs == {"seconds": 4.0, "tokens": 20.0, "memory_gb": 3.0}
-
-
 @pytest.fixture
-def unbegun(tmp_path: Path, grid_of) -> Path:
-    grid_of(["other.one", "grpo"], ["acc", "nowhere"], baseline=["grpo"], seeds=[1, 2, 3])
-    return tmp_path
-
-
-@pytest.fixture
-def folder(unbegun: Path, leave) -> Path:
+def folder(tmp_path: Path, grid_of, leave) -> Path:
     """Two whole pairs; with seed 3 only the baseline is finished."""
-    for variant, seed, values in (
-        *(("grpo", 1, [0.0, 0.0, 0.5]), ("other.one", 1, [0.0, 0.0, 0.75])),
-        *(("grpo", 2, [0.0, 0.0, 0.25]), ("other.one", 2, [0.0, 0.0, 0.75])),
-        *(("grpo", 3, [0.0, 0.0, 0.0]), ("other.one", 3, [0.0, 0.0])),
-    ):
-        leave(
-            variant, seed, {step: {"acc": value, "timing_s/step": 1.5} for step, value in enumerate(values)}
-        )
-    return unbegun
+    grid_of(["other.one", "grpo"], ["acc", "nowhere"], baseline=["grpo"], seeds=[1, 2, 3])
+    ends = {"grpo": ([0.5], [0.25], [0.0]), "other.one": ([0.75], [0.75], [])}
+    for variant, last in ends.items():
+        for seed, end in enumerate(last, start=1):
+            values = enumerate([0.0, 0.0, *end])
+            leave(variant, seed, {step: {"acc": value, "timing_s/step": 1.5} for step, value in values})
+    return tmp_path
 
 
 def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
@@ -88,9 +72,7 @@ def test_verdicts_come_first_and_their_label_is_set_off(declared: Report, tmp_pa
 
 
 @pytest.mark.parametrize(("passed", "label"), [(True, "control shown"), (False, "control missed")])
-def test_a_grid_that_declares_its_control_alone_begins_with_it(
-    declared: Report, tmp_path: Path, passed: bool, label: str
-) -> None:
+def test_a_control_alone_is_the_first_statement(declared: Report, tmp_path: Path, passed, label) -> None:
     check, control = declared.checks
     control = dataclasses.replace(control, passed=passed, sentence="lr1e-3 − grpo: −0.250")
     analysis = dataclasses.replace(declared, judged=([check, control], []))

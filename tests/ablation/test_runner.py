@@ -50,9 +50,7 @@ def grid(settings: GridSettings) -> list[GridRun]:
     return runs_of(settings)
 
 
-def test_all_runs_in_their_order_and_none_twice(
-    settings: GridSettings, grid: list[GridRun], verl: set[str]
-) -> None:
+def test_all_runs_in_their_order_and_none_twice(settings, grid: list[GridRun], verl) -> None:
     heard = Heard()
     go(settings, grid[:1], heard, retry_failed=False)
     assert heard.words == ["a/seed-1 begins", "now a/seed-1, step 2 of 2", "a/seed-1: finished"]
@@ -72,9 +70,7 @@ class _TwoAtOnce:
         run.go(on_metrics)
 
 
-def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(
-    settings: GridSettings, grid: list[GridRun], verl: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(settings, grid, verl, monkeypatch) -> None:
     monkeypatch.setattr(runner, "_POLL_SECONDS", 0.0)
     heard = Heard()
     go(settings, grid, heard, retry_failed=False, cluster=_TwoAtOnce())

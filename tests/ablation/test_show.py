@@ -29,9 +29,7 @@ def shown(ablate, declared: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return lambda: ablate("report", tmp_path).output
 
 
-def test_a_report_begins_with_the_verdicts_and_ends_with_checks_costs_and_files(
-    declared: Report, shown: Callable[[], str]
-) -> None:
+def test_a_report_begins_with_the_verdicts_and_ends_with_files(declared: Report, shown) -> None:
     lines = shown().splitlines()
     assert lines[:6] == [*(f"{each.outcome.value}: {each.sentence}" for each in declared.verdicts), ""]
     rest = [" ".join(line.split()) for line in lines[6:] if line.strip() and "─" not in line]
@@ -48,9 +46,7 @@ def test_a_report_begins_with_the_verdicts_and_ends_with_checks_costs_and_files(
     assert [Path(line).name for line in rest[-4:]] == names
 
 
-def test_the_label_is_coloured_on_a_terminal(
-    shown: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_label_is_coloured_on_a_terminal(shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm")

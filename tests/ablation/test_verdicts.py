@@ -11,8 +11,8 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
 from grpo_verl_ext.ablation.measures import difference_sd, holm, p_of_equality, starts_needed
-from grpo_verl_ext.ablation.results import Difference
-from grpo_verl_ext.ablation.verdicts import VerdictOutcome, outcome_of
+from grpo_verl_ext.ablation.results import Verdict
+from grpo_verl_ext.ablation.verdicts import outcome_of
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25)
 
@@ -37,14 +37,11 @@ class TestHolm:
         assert math.isnan(found[1])
 
 
-def decided(
-    expected: str, difference: float, *, p: float, p_equal: float, adjusted: float | None = None
-) -> str:
-    """The outcome at alpha 0.04 with two comparisons, so that 0.02 is the level of one."""
-    if adjusted is None:
-        adjusted = p_equal if expected == "equal" else p
+def decided(expected: str, difference: float, *, p: float, p_equal: float, comparisons=2, **adjusted) -> str:
+    """The outcome at alpha 0.04; of two comparisons, 0.02 is the level of one."""
+    usual = {"adjusted_p": p_equal if expected == "equal" else p}
     numbers = {"expected": expected, "difference": difference, "p": p, "p_equal": p_equal}
-    return outcome_of(Difference(**COMPARED, **numbers, adjusted_p=adjusted), alpha=0.04, comparisons=2).name
+    return outcome_of(Verdict(**COMPARED, **numbers, **usual | adjusted), 0.04, comparisons).name
 
 
 COMPARED = {"variant": "a", "against": "b", "measure": "area", "by_seed": {}}
@@ -55,18 +52,14 @@ class TestRule:
     @pytest.mark.parametrize(
         ("expected", "difference", "wanted"),
         [
-            ("higher", 0.1, "SHOWN"),
-            ("higher", -0.1, "OPPOSITE"),
-            ("lower", -0.1, "SHOWN"),
-            ("lower", 0.1, "OPPOSITE"),
-            ("different", 0.1, "SHOWN"),
-            ("different", -0.1, "SHOWN"),
+            *(("higher", 0.1, "SHOWN"), ("higher", -0.1, "OPPOSITE"), ("lower", -0.1, "SHOWN")),
+            *(("lower", 0.1, "OPPOSITE"), ("different", 0.1, "SHOWN"), ("different", -0.1, "SHOWN")),
         ],
     )
     def test_a_significant_difference(self, expected: str, difference: float, wanted: str) -> None:
         for adjusted in (0.04, BELOW):
-            assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted=adjusted) == wanted
-        assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted=ABOVE) == "UNDECIDED"
+            assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted_p=adjusted) == wanted
+        assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted_p=ABOVE) == "UNDECIDED"
 
     @pytest.mark.parametrize("expected", ["higher", "lower", "different"])
     def test_equivalence_takes_the_level_of_one_comparison(self, expected: str) -> None:
@@ -74,8 +67,8 @@ class TestRule:
         assert decided(expected, 0.0, p=0.9, p_equal=math.nextafter(0.02, 1)) == "UNDECIDED"
 
     def test_equality_that_was_expected(self) -> None:
-        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted=0.04) == "SHOWN"
-        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted=ABOVE) == "UNDECIDED"
+        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted_p=0.04) == "SHOWN"
+        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted_p=ABOVE) == "UNDECIDED"
         assert decided("equal", 0.01, p=0.001, p_equal=0.001) == "SHOWN"
         assert decided("equal", 0.1, p=0.02, p_equal=0.9) == "OPPOSITE"
         assert decided("equal", 0.1, p=math.nextafter(0.02, 1), p_equal=0.9) == "UNDECIDED"
@@ -96,55 +89,30 @@ class TestSimulated:
     def three_errors(self, share: float) -> float:
         return 3 * math.sqrt(share * (1 - share) / self.GRIDS)
 
-    def simulate(
-        self, expected: list[str], differences: list[float]
-    ) -> tuple[list[list[VerdictOutcome]], list[int]]:
-        """Outcomes of each grid whose variants differ from the baseline by this much, and its starts."""
-        rng = np.random.default_rng(17)
-        count = len(expected)
+    def simulate(self, differences: list[float]) -> tuple[list[list[str]], list[int]]:
+        """Outcomes of each grid whose variants, expected to be higher, differ by this much; its starts."""
+        rng, count = np.random.default_rng(17), len(differences)
         means = np.array([0.0, *differences])[:, None]
         starts = rng.normal(scale=self.START_SD, size=(self.GRIDS, 1, self.MOST))
         values = means + starts + rng.normal(scale=self.RESIDUAL_SD, size=(self.GRIDS, count + 1, self.MOST))
-        ends = np.array(
-            [
-                starts_needed(self.MARGIN, float(sd), self.ALPHA / count, self.FIRST, self.MOST)
-                for sd in difference_sd(values[:, :, : self.FIRST])
-            ]
-        )
-        outcomes: list[list[VerdictOutcome]] = []
+        sds, level = difference_sd(values[:, :, : self.FIRST]), self.ALPHA / count
+        ends = np.array([starts_needed(self.MARGIN, float(sd), level, self.FIRST, self.MOST) for sd in sds])
+        outcomes, names = list[list[str]](), ("difference", "p", "p_equal", "adjusted_p")
         for end in range(self.FIRST, self.MOST + 1):
             chosen = values[ends == end, :, :end]
             paired = chosen[:, 1:] - chosen[:, :1]
             p, p_equal = stats.ttest_1samp(paired, 0.0, axis=-1).pvalue, p_of_equality(paired, self.MARGIN)
-            own = np.where([each == "equal" for each in expected], p_equal, p)
-            adjusted = np.apply_along_axis(holm, -1, own)
-            outcomes += [
-                [
-                    outcome_of(
-                        Difference(
-                            **COMPARED,
-                            **{"expected": expected[i], "difference": paired.mean(axis=-1)[grid, i]},
-                            **{"p": p[grid, i], "p_equal": p_equal[grid, i]},
-                            adjusted_p=adjusted[grid, i],
-                        ),
-                        self.ALPHA,
-                        count,
-                    )
-                    for i in range(count)
-                ]
-                for grid in range(len(chosen))
-            ]
+            numbers = np.stack([paired.mean(axis=-1), p, p_equal, np.apply_along_axis(holm, -1, p)], axis=-1)
+            for grid in numbers:
+                of = [dict(zip(names, each, strict=True)) for each in grid]
+                outcomes.append([decided("higher", **each, comparisons=count) for each in of])
         return outcomes, ends.tolist()
 
-    def share(self, outcomes: list[list[VerdictOutcome]], *wanted: VerdictOutcome) -> float:
-        """Share of grids with at least one such outcome."""
-        return sum(any(each in wanted for each in grid) for grid in outcomes) / len(outcomes)
-
     def test_the_familywise_level(self) -> None:
-        outcomes, ends = self.simulate(["higher"] * 4, [0.0] * 4)
+        outcomes, ends = self.simulate([0.0] * 4)
         assert len(outcomes) == self.GRIDS
         assert {self.FIRST, self.MOST} < {*ends} | {self.FIRST}
-        found = self.share(outcomes, VerdictOutcome.SHOWN, VerdictOutcome.OPPOSITE)
+        found = sum("SHOWN" in grid or "OPPOSITE" in grid for grid in outcomes) / self.GRIDS
         assert found <= 0.05 + self.three_errors(0.05)
         # Holm's level of 4 two-sided tests with one baseline is a little below alpha.
         assert found >= 0.02
@@ -157,8 +125,8 @@ class TestSimulated:
         t larger: with one comparison, whose t has the same spread, by at most 0.09; and because Holm tests
         all but the smallest p of several at more than alpha / 4.
         """
-        outcomes, ends = self.simulate(["higher"] * comparisons, [self.MARGIN] + [0.0] * (comparisons - 1))
-        found = sum(grid[0] is VerdictOutcome.SHOWN for grid in outcomes) / self.GRIDS
+        outcomes, ends = self.simulate([self.MARGIN] + [0.0] * (comparisons - 1))
+        found = sum(grid[0] == "SHOWN" for grid in outcomes) / self.GRIDS
         effect, level = self.MARGIN / self.SD, self.ALPHA / comparisons
         wanted = float(np.mean([TTestPower().power(effect, end, level) for end in ends]))
         assert wanted - self.three_errors(wanted) <= found <= wanted + more
