@@ -46,7 +46,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
-from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
+from grpo_verl_ext.verl_plugin.gvpo import GvpoMixin
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
 from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_steps

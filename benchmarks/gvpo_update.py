@@ -150,7 +150,7 @@ def make_worker(
     from verl.workers.utils.losses import ppo_loss
 
     from grpo_verl_ext.catalogue import LOSSES, mode_of
-    from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
+    from grpo_verl_ext.verl_plugin.gvpo import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
     dtypes = {"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}

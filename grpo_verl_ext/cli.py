@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.console import interruptible, one_message
-from grpo_verl_ext.utils.left import LEFT
+from grpo_verl_ext.utils.errors import LEFT
 
 
 class _Commands(TyperGroup):

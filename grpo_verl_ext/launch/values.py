@@ -17,9 +17,8 @@ from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.errors import SettingError, as_typed
+from grpo_verl_ext.utils.errors import LEFT, SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
-from grpo_verl_ext.utils.left import LEFT
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, composed
 
 _WIRING = (f"{SECTION}.preset", f"{ACTOR}.policy_loss._target_", f"{ACTOR}.policy_loss.max_response_length")

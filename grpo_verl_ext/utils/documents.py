@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from grpo_verl_ext.utils.left import LEFT
+from grpo_verl_ext.utils.errors import LEFT
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

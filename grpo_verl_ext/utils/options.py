@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.left import LEFT
+from grpo_verl_ext.utils.errors import LEFT, Line, SettingError
 
 _LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""

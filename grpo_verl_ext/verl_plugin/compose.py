@@ -21,9 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.errors import LEFT, Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
-from grpo_verl_ext.utils.left import LEFT
 from grpo_verl_ext.verl_plugin.config import options_model
 from grpo_verl_ext.verl_plugin.registration import register
 

@@ -14,8 +14,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from grpo_verl_ext.verl_plugin.features import all_features
-from grpo_verl_ext.verl_plugin.gvpo.trainer import GvpoMixin
-from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
+from grpo_verl_ext.verl_plugin.gvpo import GroupTrainingWorker, GvpoMixin
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
 from grpo_verl_ext.verl_plugin.usage import PREFIX
 

@@ -138,7 +138,7 @@ def make_worker(model: str, variant: dict[str, Any]) -> Any:
     from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
 
-    from grpo_verl_ext.verl_plugin.gvpo.worker import GroupTrainingWorker
+    from grpo_verl_ext.verl_plugin.gvpo import GroupTrainingWorker
 
     class WithoutDrift(GroupTrainingWorker):
         """What verl's own trainer amounts to: the drift taken for zero."""

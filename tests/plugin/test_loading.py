@@ -78,7 +78,7 @@ OTHERS = [f"verl_plugin.{each}" for each in (*OTHERS, "mini_batch.worker", "loss
 @pytest.mark.parametrize(
     "module",
     [
-        *("driver", "verl_plugin.trainer_modes", "verl_plugin.gvpo.worker"),
+        *("driver", "verl_plugin.trainer_modes", "verl_plugin.gvpo"),
         *(pytest.param(each, marks=pytest.mark.ci) for each in ("preflight", "proof.batch", *OTHERS)),
     ],
 )

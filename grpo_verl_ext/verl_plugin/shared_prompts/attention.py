@@ -41,7 +41,8 @@ def by_sdpa(
     repeats = query.shape[1] // key.shape[1]
     of_tokens = [each[0].transpose(0, 1) for each in (query, key, value)]  # (L, heads, D)
     found = []
-    for queries, keys, mask in shared_prompts.blocks:
+    blocks, place = shared_prompts.padded
+    for queries, keys, mask in blocks:
         q, k, v = (
             x.index_select(0, at.flatten()).view(*at.shape, *x.shape[1:]).transpose(1, 2)
             for x, at in zip(of_tokens, (queries, keys, keys), strict=True)
@@ -52,7 +53,7 @@ def by_sdpa(
             q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=k.shape[1] != q.shape[1]
         )
         found.append(out.transpose(1, 2).flatten(0, 1))
-    return torch.cat(found).index_select(0, shared_prompts.output)[None], None
+    return torch.cat(found).index_select(0, place)[None], None
 
 
 def by_ragged_rows(  # noqa: PLR0917  # transformers' signature
@@ -71,13 +72,13 @@ def by_ragged_rows(  # noqa: PLR0917  # transformers' signature
     from transformers.integrations.flash_attention import get_target_dtype
 
     _refuse(attention_mask, others)
-    begin_queries, begin_keys = shared_prompts.boundaries
+    keys, begin_queries, begin_keys = shared_prompts.ragged
     q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     # Looked up in its own module: verl puts another one, for Ulysses, where transformers calls it.
     out = modeling_flash_attention_utils._flash_attention_forward(
         q,
-        k.index_select(1, shared_prompts.keys),
-        v.index_select(1, shared_prompts.keys),
+        k.index_select(1, keys),
+        v.index_select(1, keys),
         attention_mask=None,
         query_length=q.shape[1],
         is_causal=True,
@@ -85,7 +86,7 @@ def by_ragged_rows(  # noqa: PLR0917  # transformers' signature
         cu_seq_lens_q=begin_queries,
         cu_seq_lens_k=begin_keys,
         max_length_q=max(each.length for each in shared_prompts.segments),
-        max_length_k=max(each.attended for each in shared_prompts.segments),
+        max_length_k=max(each.prefix_length + each.length for each in shared_prompts.segments),
         target_dtype=get_target_dtype(query, module),
         attn_implementation=attention,
     )

@@ -6,24 +6,26 @@ both passes compute it and are compared.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from tensordict import TensorDict
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name
+from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 from verl.utils.torch_functional import logprobs_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.utils.padding import response_from_nested
 from wrapt import wrap_function_wrapper
 
 from grpo_verl_ext.verl_plugin.shared_prompts.attention import name_of
-from grpo_verl_ext.verl_plugin.shared_prompts.layout import fed_rows, layout_of
-from grpo_verl_ext.verl_plugin.shared_prompts.micro_batches import cut, largest_over_ranks
+from grpo_verl_ext.verl_plugin.shared_prompts.layout import by_prompt, count_fed, fed_rows, layout_of
 
 _OFF = "Type: algorithm.grpo_ext.shared_prompts=false"
 _MARK = "grpo_ext_shared_prompts"
@@ -119,7 +121,7 @@ class SharedPromptsEngine:
     def _compare(self, data: TensorDict) -> None:
         """Raise ValueError where verl's pass has other log-probs for the longest row and one beside it."""
         lengths = (data["prompts"].offsets().diff() + data["responses"].offsets().diff()).tolist()
-        longest = largest_over_ranks([max(lengths)], self.get_data_parallel_group())[0]  # type: ignore[attr-defined]
+        longest = _largest([max(lengths)], self.get_data_parallel_group())[0]  # type: ignore[attr-defined]
         if longest <= self._longest:
             return
         self._longest = longest
@@ -131,8 +133,11 @@ class SharedPromptsEngine:
         )
         rows = [first, *beside[-1:]]
         ours = self._log_probs(data, rows)
-        with self._verls_pass():
-            verls = torch.cat([self._log_probs(data, [row]) for row in rows])
+        self._is_verls = True
+        self._model.set_attn_implementation(self._attention)
+        verls = torch.cat([self._log_probs(data, [row]) for row in rows])
+        self._model.set_attn_implementation(name_of(self._attention))
+        self._is_verls = False
         apart = ((ours - verls).abs() / verls.abs().clamp(min=1)).nan_to_num(torch.inf)
         dtypes = (self._model.dtype, self._autocast_dtype)  # type: ignore[attr-defined]
         allowed = _TOLERANCE[all(torch.finfo(each).bits >= 32 for each in dtypes)]
@@ -151,16 +156,6 @@ class SharedPromptsEngine:
             found["model_output"]["log_probs"].cpu(), sample["responses"].cpu()
         ).values()
         return values
-
-    @contextmanager
-    def _verls_pass(self) -> Iterator[None]:
-        self._is_verls = True
-        self._model.set_attn_implementation(self._attention)
-        try:
-            yield
-        finally:
-            self._model.set_attn_implementation(name_of(self._attention))
-            self._is_verls = False
 
 
 def sharing_prompts(worker: Any) -> Any:
@@ -187,11 +182,43 @@ class SharedPromptsWorkerMixin:
         self.ref_worker_cls = sharing_prompts(self.ref_worker_cls)
 
 
+def _cut(data: Any, group: Any) -> tuple[list[Any], list[list[int]]]:
+    """Return a rank's micro-batches and the rows of each, as verl does with dynamic batching.
+
+    Each has at most ``max_token_len_per_gpu`` fed tokens, and all ranks get the same number. The rows of a
+    prompt stay together, unless they are too many, or another rank has too few prompts. Those that
+    ``force_group_size`` binds always do.
+    """
+    fed = fed_rows(data["prompts"], data["responses"])
+    budget, bound = int(data["max_token_len_per_gpu"]), tu.get(data, key="force_group_size", default=1)
+    blocks = [list(range(start, start + bound)) for start in range(0, len(fed), bound)]
+    for units in (by_prompt(fed, blocks, budget), blocks):
+        costs = [count_fed(fed[row] for row in unit) for unit in units]
+        least, most = _largest([math.ceil(sum(costs) / budget), -len(units)], group)
+        for number in range(least, 1 - most):
+            parts = get_seqlen_balanced_partitions(costs, k_partitions=number, equal_size=False)
+            heaviest = max(sum(costs[unit] for unit in part) for part in parts)
+            if _largest([heaviest], group)[0] <= budget:
+                rows = [sorted(row for unit in part for row in units[unit]) for part in parts]
+                return [tu.index_select_tensor_dict(data, each) for each in rows], rows
+    raise ValueError(
+        f"rows that must stay together have more than the {budget} tokens of a micro-batch. Type: "
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=<more>"
+    )
+
+
 def _prepare_micro_batches(verls: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
     data = kwargs["data"]
     if tu.get(data, key=_MARK, default=False) and tu.get(data, key="use_dynamic_bsz", default=True):
-        return cut(data, kwargs["dp_group"])
+        return _cut(data, kwargs["dp_group"])
     return verls(*args, **kwargs)
+
+
+def _largest(numbers: list[int], group: Any) -> list[int]:
+    """Return the largest of each number over the ranks."""
+    found = torch.tensor(numbers, device=get_device_name())
+    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
+    return [int(each) for each in found.tolist()]
 
 
 # verl's engine has no hook here; it counts n · (P + R) tokens for a prompt and parts its rows.

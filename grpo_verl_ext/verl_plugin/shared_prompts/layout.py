@@ -31,11 +31,6 @@ class Segment(NamedTuple):
     prefix_start: int = 0
     prefix_length: int = 0
 
-    @property
-    def attended(self) -> int:
-        """How many tokens its last one attends to."""
-        return self.prefix_length + self.length
-
 
 class Block(NamedTuple):
     """B segments of similar length, filled up to Q tokens that attend to S."""
@@ -64,34 +59,49 @@ class Layout:
     """All fed tokens in their order."""
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        """The segments for an attention of equal rows: few blocks, in which little is filled up."""
-        return tuple(_block(each, self.source.device) for each in _similar(self.segments))
+    def padded(self) -> tuple[list[Block], Tensor]:
+        """The segments for an attention of equal rows, and each fed token's place in the outputs, (L,).
 
-    @cached_property
-    def output(self) -> Tensor:
-        """(L,) fed token → its place in the outputs of all `blocks`, one after the other."""
-        found, before = torch.empty(len(self.source), dtype=torch.int64), 0
-        for segments in _similar(self.segments):
-            width = max(each.length for each in segments)
+        Segments of one kind whose lengths differ by a quarter, or a few tokens, are a block.
+        """
+        alike: list[list[Segment]] = []
+        for each in sorted(self.segments, key=lambda each: (each.prefix_length > 0, sum(each[1::2]))):
+            first = alike[-1][0] if alike else each
+            goes_on = alike and (first.prefix_length > 0) == (each.prefix_length > 0)
+            if goes_on and sum(each[1::2]) <= 1.25 * sum(first[1::2]) + 16:
+                alike[-1].append(each)
+            else:
+                alike.append([each])
+        device, blocks = self.source.device, []
+        output, before = torch.empty(len(self.source), dtype=torch.int64), 0
+        for segments in alike:
+            start, length, prefix_start, prefix = torch.tensor(segments).T[..., None].unbind()
+            query, key = (torch.arange(int(most.max())) for most in (length, prefix + length))
+            own = start + torch.minimum(key - prefix, length - 1)
+            keys = torch.where(key < prefix, prefix_start + key, own)
+            mask = (key <= prefix[..., None] + query[:, None])[:, None] if prefix.any() else None
+            queries = start + torch.minimum(query, length - 1)
+            blocks.append(
+                Block(queries.to(device), keys.to(device), None if mask is None else mask.to(device))
+            )
             for each in segments:
-                found[each.start : each.start + each.length] = torch.arange(before, before + each.length)
-                before += width
-        return found.to(self.source.device)
+                output[each.start : each.start + each.length] = torch.arange(before, before + each.length)
+                before += len(query)
+        return blocks, output.to(device)
 
     @cached_property
-    def keys(self) -> Tensor:
-        """The fed tokens that each segment attends to, one segment after the other."""
-        spans = ((each.prefix_start, each.prefix_length, each.start, each.length) for each in self.segments)
-        ranges = [each for a, b, c, d in spans for each in (range(a, a + b), range(c, c + d))]
-        return _indices(ranges, self.source.device)
+    def ragged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The segments for an attention of rows of any length.
 
-    @cached_property
-    def boundaries(self) -> tuple[Tensor, Tensor]:
-        """Where each segment's queries, and its `keys`, begin, and the end: two of (segments + 1,)."""
-        lengths = torch.tensor([(each.length, each.attended) for each in self.segments])
-        ends = torch.nn.functional.pad(lengths.cumsum(0), (0, 0, 1, 0)).to(self.source.device, torch.int32)
-        return ends[:, 0].contiguous(), ends[:, 1].contiguous()
+        The fed tokens that each one attends to, one after the other; where its queries, and where these keys,
+        begin and end: (segments + 1,) each.
+        """
+        device = self.source.device
+        spans = [(each.prefix_start, each.prefix_length, each.start, each.length) for each in self.segments]
+        keys = [part for a, b, c, d in spans for part in (range(a, a + b), range(c, c + d))]
+        lengths = torch.tensor([(0, 0), *((d, b + d) for _, b, _, d in spans)], dtype=torch.int32)
+        begin = lengths.cumsum(0, dtype=torch.int32).T.contiguous().to(device)
+        return _indices(keys, device), begin[0], begin[1]
 
 
 def fed_rows(prompts: Nested, responses: Nested) -> list[Fed]:
@@ -144,6 +154,19 @@ def layout_of(prompts: Nested, responses: Nested) -> Layout:
     return Layout(found[0], found[1], found[2], found[3], tuple(segments))
 
 
+def by_prompt(fed: Sequence[Fed], blocks: Sequence[list[int]], budget: int) -> list[list[int]]:
+    """Return the rows in units of blocks that begin with the same prompt, of at most so many fed tokens."""
+    units: list[list[int]] = []
+    with_room: dict[bytes, list[int]] = {}
+    for block in blocks:
+        unit = with_room.get(fed[block[0]][0])
+        if unit is None or count_fed(fed[row] for row in (*unit, *block)) > budget:
+            unit = with_room[fed[block[0]][0]] = []
+            units.append(unit)
+        unit.extend(block)
+    return units
+
+
 def _ids(nested: Nested) -> Iterator[bytes]:
     ids, offsets = nested.values().to("cpu", torch.int64).numpy(), nested.offsets().tolist()
     return (ids[start:end].tobytes() for start, end in pairwise(offsets))
@@ -151,26 +174,3 @@ def _ids(nested: Nested) -> Iterator[bytes]:
 
 def _indices(ranges: list[range], device: torch.device) -> Tensor:
     return torch.cat([torch.arange(each.start, each.stop) for each in ranges]).to(device)
-
-
-def _similar(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Return the segments in lists of one kind whose lengths differ by a quarter, or a few tokens."""
-    found: list[list[Segment]] = []
-    for each in sorted(segments, key=lambda each: (each.prefix_length > 0, each.attended)):
-        first = found[-1][0] if found else None
-        alike = first is not None and bool(first.prefix_length) == bool(each.prefix_length)
-        if first is not None and alike and each.attended <= 1.25 * first.attended + 16:
-            found[-1].append(each)
-        else:
-            found.append([each])
-    return found
-
-
-def _block(segments: list[Segment], device: torch.device) -> Block:
-    start, length, prefix_start, prefix = torch.tensor(segments).T[..., None].unbind()
-    query, key = (torch.arange(int(most.max())) for most in (length, prefix + length))
-    queries = start + torch.minimum(query, length - 1)
-    own = start + torch.minimum(key - prefix, length - 1)
-    keys = torch.where(key < prefix, prefix_start + key, own)
-    mask = (key <= prefix[..., None] + query[:, None])[:, None].to(device) if prefix.any() else None
-    return Block(queries.to(device), keys.to(device), mask)

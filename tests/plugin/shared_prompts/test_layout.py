@@ -11,8 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import modeling_flash_attention_utils
 
 from grpo_verl_ext.verl_plugin.shared_prompts.attention import by_ragged_rows, by_sdpa
-from grpo_verl_ext.verl_plugin.shared_prompts.layout import Layout, count_fed, fed_rows, layout_of
-from grpo_verl_ext.verl_plugin.shared_prompts.micro_batches import by_prompt
+from grpo_verl_ext.verl_plugin.shared_prompts.layout import Layout, by_prompt, count_fed, fed_rows, layout_of
 
 Rows = list[tuple[list[int], list[int]]]
 tokens = st.integers(0, 1)

@@ -1,4 +1,4 @@
-"""verl's actor worker, extended by the groups of responses that GVPO's loss reads, and by their metrics."""
+"""GVPO's parts in verl: of the actor worker, which gives the loss its groups, and of the trainer."""
 
 from typing import Any
 
@@ -10,11 +10,15 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType
 
+from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import gvpo, gvpo_terms, ragged
 from grpo_verl_ext.algorithms.advantages import per_response
 from grpo_verl_ext.catalogue.compute import SUMMED_METRICS
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.verl_plugin import wire
+from grpo_verl_ext.verl_plugin.batch.fields import like, nested, prompt_ids, put
+from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.estimators import anchored_targets
 from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker
 
 
@@ -85,3 +89,23 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         for name in metrics.keys() & set(SUMMED_METRICS):
             metrics[name].aggregation = AggregationType.SUM
         return loss, metrics
+
+
+class GvpoMixin:
+    """Give GVPO's loss targets for its anchor, and the workers the anchor's name."""
+
+    config: Any
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]  # verl's trainer is next
+        anchor = Options.from_config(self.config.algorithm).anchor_field
+        if catalogue.has_groups(self.config) and anchor != wire.Field.OLD_LOG_PROBS:
+            rows = nested(batch, "response_mask", wire.Field.OLD_LOG_PROBS, anchor, "advantages")
+            policy_loss = self.config.actor_rollout_ref.actor.policy_loss
+            flat = anchored_targets(rows, prompt_ids(batch), anchor, policy_loss)
+            targets = like(rows["response_mask"], flat)
+            batch = put(batch, {"advantages": targets, "returns": targets})
+        batch.extra_info.update(
+            {wire.Field.ANCHOR: anchor, wire.Field.NUM_GROUPS: len(set(prompt_ids(batch)))}
+        )
+        return batch
