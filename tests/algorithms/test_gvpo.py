@@ -96,15 +96,6 @@ def test_the_three_forms_and_the_paper_agree_in_value_and_gradient(groups, beta)
 
 
 @given(prompts, st.sampled_from([0.05, 1.0]))
-def test_weights_sum_to_zero_in_every_prompt(groups, beta):
-    rewards, log_ratio, group, size = flat(groups)
-    targets = centred(rewards, group, torch.ones_like(group, dtype=torch.bool))
-    drift = group_sum(log_ratio.detach(), group) / size
-    weights = -gvpo.residual(log_ratio, targets, drift, beta).detach()
-    torch.testing.assert_close(group_sum(weights, group), torch.zeros_like(weights), rtol=0, atol=1e-13)
-
-
-@given(prompts, st.sampled_from([0.05, 1.0]))
 def test_the_parts_add_up_and_are_the_variances(groups, beta):
     rewards, log_ratio, group, size = flat(groups)
     targets = centred(rewards, group, torch.ones_like(group, dtype=torch.bool))
@@ -141,16 +132,6 @@ def test_anchored_targets_and_the_total_log_ratio_are_the_same_loss():
     assert found.sum().item() == pytest.approx(expected.sum().item(), rel=1e-13)
 
 
-def test_log_ratios_are_sums_over_tokens_and_ignore_what_is_masked():
-    log_prob = torch.tensor([[-1.0, -2.0, math.nan], [math.inf, -3.0, -1.0]], requires_grad=True)
-    old = torch.tensor([[-1.5, -1.0, 7.0], [math.nan, -30.0, -1.0]])
-    mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
-    found = gvpo.sequence_log_ratio(log_prob, old, mask)
-    assert found.tolist() == [0.5 - 1.0, 27.0]
-    found.sum().backward()
-    assert log_prob.grad.tolist() == mask.float().tolist()
-
-
 def test_half_precision_is_summed_in_single():
     log_prob = torch.full((1, 4096), -1.0, dtype=torch.bfloat16)
     found = gvpo.sequence_log_ratio(log_prob, torch.zeros_like(log_prob), torch.ones(1, 4096))
@@ -163,17 +144,6 @@ def test_a_group_of_one_and_an_empty_one_contribute_nothing():
     assert loss.tolist() == [0, 0, 1.0]
     loss.sum().backward()
     assert residual.grad.tolist() == [0, 0, 1.0]
-
-
-def test_drift_by_hand():
-    # Prompts 2, 0, 2, 1, 2, 0: the last row of prompt 2 has no tokens, and prompt 1 is padding.
-    group, size = torch.tensor([2, 0, 2, 1, 2, 0]), torch.tensor([2, 2, 2, 0, 2, 2])
-    member = torch.tensor([True, True, True, False, False, True])
-    log_ratio = torch.tensor([6.0, -3.0, 2.0, 0.0, 0.0, 0.0])
-    sums = gvpo.drift_sums(log_ratio, group, member, num_groups=4)
-    assert sums.tolist() == [[-3.0, 0.0, 8.0, 0.0], [2.0, 0.0, 2.0, 0.0]]
-    drift = gvpo.mean_drift(sums, group, member, size)
-    assert drift.tolist() == [4.0, -1.5, 4.0, 0.0, 0.0, -1.5]
 
 
 @given(cut=st.integers(0, 12), seed=st.integers(0, 99))

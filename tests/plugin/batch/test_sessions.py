@@ -106,10 +106,6 @@ class TestRejected:
     def test_their_rewards_stay_in_mean_and_std_as_with_verls_grpo(self, estimator: str) -> None:
         assert_close(self.advantages(estimator), [self.x, 0, 0, self.x, self.y, -self.y, 0, 0])
 
-    @pytest.mark.parametrize("estimator", ["dr_grpo", "grpo_outcome"])
-    def test_without_the_std(self, estimator: str) -> None:
-        assert_close(self.advantages(estimator, scale_rewards="none"), [0.5, 0, 0, 0.5, 1, -1, 0, 0])
-
     def test_the_std_of_the_batch_counts_them_and_no_padding(self) -> None:
         # 1, 0, 0, 1, 2, 0: mean 2/3, squares 2·(1/9) + 3·(4/9) + 16/9 = 30/9, std √(30/9/5) = √(2/3).
         std = math.sqrt(2 / 3) + EPS
