@@ -165,13 +165,10 @@ def test_padding_rows_change_nothing(baseline, garbage, id_of_padding):
     rewards = torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 5.0]], dtype=F64)
     mask = torch.ones(3, 2)
     expected = outcome_advantages(rewards, mask, dense_group_ids(list("xxx")), baseline)
-    padded = outcome_advantages(
-        torch.cat([rewards, torch.full((2, 2), garbage, dtype=F64)]),
-        torch.cat([mask, torch.zeros(2, 2)]),
-        dense_group_ids(["x", "x", "x", id_of_padding, id_of_padding]),
-        baseline,
-        member=torch.tensor([True, True, True, False, False]),
-    )
+    rewards = torch.cat([rewards, torch.full((2, 2), garbage, dtype=F64)])
+    mask = torch.cat([mask, torch.zeros(2, 2)])
+    group, member = dense_group_ids(["x", "x", "x", id_of_padding, id_of_padding]), torch.arange(5) < 3
+    padded = outcome_advantages(rewards, mask, group, baseline, member=member)
     assert padded.tolist() == [*expected.tolist(), [0, 0], [0, 0]]
 
 

@@ -76,10 +76,9 @@ def test_the_three_forms_and_the_paper_agree_in_value_and_gradient(groups, beta)
     member = torch.ones_like(group, dtype=torch.bool)
     split = rowwise(rewards, log_ratio, group, size, beta)
     whole = variance_covariance(rewards, log_ratio, group, member, beta)
-    residual = beta * (log_ratio - group_sum(log_ratio, group) / size).detach() - centred(
-        rewards, group, member
-    )
-    weighted = weighted_log_likelihood(log_ratio, -residual, size, beta)
+    deviation = (log_ratio - group_sum(log_ratio, group) / size).detach()
+    weights = centred(rewards, group, member) - beta * deviation
+    weighted = weighted_log_likelihood(log_ratio, weights, size, beta)
 
     expected = math.fsum(oracles.gvpo_prompt_loss(*zip(*g, strict=True), beta) for g in groups)
     assert split.sum().item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
@@ -87,9 +86,8 @@ def test_the_three_forms_and_the_paper_agree_in_value_and_gradient(groups, beta)
 
     by_prompt = [oracles.gvpo_prompt_gradient(*zip(*g, strict=True), beta) for g in groups]
     rank_in_group = [int((group[:i] == group[i]).sum()) for i in range(len(group))]
-    gradient = torch.tensor(
-        [by_prompt[g][j] for g, j in zip(group.tolist(), rank_in_group, strict=True)], dtype=F64
-    )
+    places = zip(group.tolist(), rank_in_group, strict=True)
+    gradient = torch.tensor([by_prompt[g][j] for g, j in places], dtype=F64)
     for form in (split, whole, weighted):
         (found,) = torch.autograd.grad(form.sum(), log_ratio)
         torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-13)
@@ -154,10 +152,8 @@ def test_sums_of_two_parts_give_the_drift_of_the_whole(cut, seed):
     member = torch.rand(12, generator=generator) < 0.8
     log_ratio = torch.where(member, torch.randn(12, generator=generator, dtype=F64), 0)
     size = group_sum(member.long(), group)
-    parts = [
-        gvpo.drift_sums(log_ratio[rows], group[rows], member[rows], 4)
-        for rows in (slice(cut), slice(cut, None))
-    ]
+    halves = (slice(cut), slice(cut, None))
+    parts = [gvpo.drift_sums(log_ratio[rows], group[rows], member[rows], 4) for rows in halves]
     found = gvpo.mean_drift(sum(parts), group, member, size)
     means = []
     for prompt, here in zip(group.tolist(), member.tolist(), strict=True):

@@ -22,13 +22,8 @@ def minimiser(baseline: Tensor) -> Tensor:
 
     def closure() -> Tensor:
         solver.zero_grad()
-        loss = mirror_descent_loss(
-            logits.log_softmax(0)[:, None],
-            OLD.log()[:, None],
-            (REWARDS - baseline)[:, None],
-            torch.ones(4, 1),
-            tau=TAU,
-        )
+        rows = (logits.log_softmax(0), OLD.log(), REWARDS - baseline, torch.ones(4))
+        loss = mirror_descent_loss(*(each[:, None] for each in rows), tau=TAU)
         whole = (OLD * loss[:, 0]).sum()
         whole.backward()
         return whole

@@ -18,13 +18,9 @@ Steps = list[list[tuple[float, int]]]
 
 def flat(steps: Steps) -> tuple[Tensor, Tensor, Tensor]:
     rewards = [reward for own in steps for reward, _ in own]
-    rows = [i for i, own in enumerate(steps) for _ in own]
-    ends = [end for own in steps for _, end in own]
-    return (
-        torch.tensor(rewards, dtype=F64),
-        torch.tensor(rows, dtype=torch.int64),
-        torch.tensor(ends, dtype=torch.int64),
-    )
+    rows = torch.tensor([i for i, own in enumerate(steps) for _ in own], dtype=torch.int64)
+    ends = torch.tensor([end for own in steps for _, end in own], dtype=torch.int64)
+    return torch.tensor(rewards, dtype=F64), rows, ends
 
 
 def mask_of(lengths: list[int]) -> Tensor:
@@ -76,9 +72,8 @@ def test_outcome_supervision_is_one_step_at_the_last_token(rewards, data):
 
 def test_words_of_a_tool_and_padding_get_nothing():
     mask = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0]])
-    found = process_advantages(
-        *flat([[(1.0, 2)], [], [(0.0, 1)]]), mask, torch.tensor([0, 1, 0]), baseline=centred
-    )
+    steps, group = flat([[(1.0, 2)], [], [(0.0, 1)]]), torch.tensor([0, 1, 0])
+    found = process_advantages(*steps, mask, group, baseline=centred)
     assert found.tolist() == [[0.5, 0, 0.5], [0, 0, 0], [-0.5, -0.5, 0]]
 
 

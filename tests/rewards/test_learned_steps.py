@@ -69,12 +69,6 @@ class TestTokens:
 
 
 class TestScores:
-    def test_closed_form(self) -> None:
-        learned = LearnedReward(Ramp(), BYTES)  # type: ignore[arg-type]
-        # "p" is position 0, so three characters end at 3 and six at 6.
-        assert learned.scores_of_steps("p", "ab;cd;", [6, 3, 6]) == logistic([6, 3, 6])
-        assert learned.scores_of_steps("p", "ab;", []) == []
-
     def test_a_score_is_that_of_the_prefix_alone(self, policy: Any) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(3)

@@ -193,11 +193,8 @@ def started(code: list[str], **environment: str) -> subprocess.Popen[bytes]:
 
 
 def test_only_marked_processes_are_ended() -> None:
-    mine, others, nobodys = (
-        started(SLEEP, **{MARK: "/mine"}),
-        started(SLEEP, **{MARK: "/mine/not"}),
-        started(SLEEP),
-    )
+    mine, others = (started(SLEEP, **{MARK: mark}) for mark in ("/mine", "/mine/not"))
+    nobodys = started(SLEEP)
     try:
         assert [process.pid for process in marked("/mine")] == [mine.pid]
         end_leftovers("/mine", patience=0.1)

@@ -55,21 +55,13 @@ def test_the_summary_has_intervals_and_pairs_responses_by_prompt(tmp_path: Path)
     run = finished_run(tmp_path / "run")
     summary = of.summarize(run, peak_memory_bytes=3 * 2**29, algo="gvpo", seed=1, seconds=60.0)
     # Wilson, by hand: z² = 3.8415; centre (1 + z²/2)/(4 + z²), half width z √(¾ + z²/4)/(4 + z²)
-    assert summary["before"] == {
-        "right": 1,
-        "prompts": 4,
-        "share": 0.25,
-        "low": pytest.approx(0.045587, abs=1e-6),
-        "high": pytest.approx(0.699358, abs=1e-6),
-    }
+    low, high = pytest.approx(0.045587, abs=1e-6), pytest.approx(0.699358, abs=1e-6)
+    assert summary["before"] == {"right": 1, "prompts": 4, "share": 0.25, "low": low, "high": high}
     assert (summary["after"]["right"], summary["after"]["share"]) == (3, 0.75)
     # differences 0, 1, 1, 0: mean ½, std √⅓, t₃ = 3.182446
     half = 3.182446 / 3**0.5 / 2
-    assert summary["difference"] == {
-        "mean": 0.5,
-        "low": pytest.approx(0.5 - half, abs=1e-6),
-        "high": pytest.approx(0.5 + half, abs=1e-6),
-    }
+    low, high = (pytest.approx(0.5 + each, abs=1e-6) for each in (-half, half))
+    assert summary["difference"] == {"mean": 0.5, "low": low, "high": high}
     assert summary["test_accuracy_by_step"] == {0: 0.25, 2: 0.75}
     assert summary["training_score_by_step"] == {1: 0.3, 2: 0.5}
     assert summary["mixed_groups_by_step"] == {1: pytest.approx(2 / 3), 2: pytest.approx(1 / 3)}

@@ -22,20 +22,10 @@ def test_the_sentence(fields: dict[str, str], text: str) -> None:
     assert str(SettingError("a.b", 0, **fields)) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        (0.1, "0.1"),
-        ("/a/b c", "/a/b c"),
-        ("0.1", "'0.1'"),
-        ("true", "'true'"),
-        ("", "''"),
-        ("{", "'{'"),
-        (["a"], "['a']"),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [
+    (None, "null"), (True, "true"), (0.1, "0.1"), ("/a/b c", "/a/b c"), (["a"], "['a']"),
+    ("0.1", "'0.1'"), ("true", "'true'"), ("", "''"), ("{", "'{'"),
+])  # fmt: skip
 def test_a_value_is_shown_as_one_types_it(value: object, text: str) -> None:
     assert as_typed(value) == text
 

@@ -369,14 +369,8 @@ def test_a_value_out_of_its_range_is_refused(name, options, message):
 
 
 def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> GroupRows:
-    nothing = torch.zeros(len(index), dtype=F64)
-    return GroupRows(
-        torch.tensor(index),
-        torch.tensor(size),
-        torch.tensor(drift, dtype=F64),
-        old_deviation=nothing,
-        anchor_deviation=nothing,
-    )
+    drifts, deviation = torch.tensor(drift, dtype=F64), torch.zeros(len(index), dtype=F64)
+    return GroupRows(torch.tensor(index), torch.tensor(size), drifts, deviation, deviation)
 
 
 def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
