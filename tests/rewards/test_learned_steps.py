@@ -47,9 +47,10 @@ def logistic(positions: list[int]) -> Any:
 class TestTokens:
     def test_by_hand(self) -> None:
         ramp = Ramp()
-        found = LearnedReward(ramp, BYTES).scores_of_steps("4+5", "a;漢;b", [2, 4, 5])  # type: ignore[arg-type]
+        learned = LearnedReward(ramp, BYTES)  # type: ignore[arg-type]
+        assert learned.scores_of_steps("4+5", "a;漢;b", [5, 2, 4, 2]) == logistic([9, 4, 8, 4])
         assert ramp.ids == [*"4+5a;漢;b".encode()]
-        assert found == logistic([4, 8, 9])
+        assert learned.scores_of_steps("4+5", "a;漢;b", []) == []
 
     def test_trl_trains_on_the_same_tokens_at_the_same_positions(self) -> None:
         """Of a tokenizer whose texts begin with a token; the one above has none."""
