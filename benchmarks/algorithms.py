@@ -7,9 +7,7 @@ row; a loss with (B, T) log-probs and its metrics, then the backward pass. Times
 taken in turns. "Memory" is the peak of a call beyond its arguments, gradient included.
 
 A statistic of the mini-batch is given, as the worker would, and its cost is not counted (see gvpo_update.py).
-
-The floor of an estimator is one read of the rewards and one write of the advantages, without reading the
-mask.
+The floor of an estimator reads the rewards and writes the advantages once, and does not read the mask.
 """
 
 import argparse

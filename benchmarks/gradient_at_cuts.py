@@ -33,8 +33,7 @@ def measure(rank: int, options: Namespace) -> None:
     from grpo_verl_ext.catalogue import LOSSES
 
     os.environ["RANK"] = str(rank)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU"
-    print(f"on {device}")
+    print("on", torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU")
     print(f"\n| loss | {' | '.join(options.precision)} |\n{'|---' * (1 + len(options.precision))}|")
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder, options)
