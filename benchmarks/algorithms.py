@@ -7,9 +7,7 @@ row; a loss with (B, T) log-probs and its metrics, then the backward pass. Times
 taken in turns. "Memory" is the peak of a call beyond its arguments, gradient included.
 
 A statistic of the mini-batch is given, as the worker would, and its cost is not counted (see gvpo_update.py).
-
-The floor of an estimator is one read of the rewards and one write of the advantages, without reading the
-mask.
+The floor of an estimator reads the rewards and writes the advantages once, and does not read the mask.
 """
 
 import argparse
@@ -54,10 +52,8 @@ def lengths_mask(responses: int, tokens: int, device: str) -> Tensor:
 
 def estimator_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     mask = lengths_mask(responses, tokens, device)
-    rewards = torch.zeros(responses, tokens, device=device)
-    rewards.scatter_(
-        1, mask.sum(-1, keepdim=True) - 1, torch.randint(0, 3, (responses, 1)).float().to(device)
-    )
+    drawn = torch.randint(0, 3, (responses, 1)).float().to(device)
+    rewards = torch.zeros(responses, tokens, device=device).scatter_(1, mask.sum(-1, keepdim=True) - 1, drawn)
     index = np.array([f"prompt-{row // ROWS_PER_PROMPT}" for row in range(responses)], dtype=object)
     functions = {"floor": floor, **{name: get_adv_estimator_fn(name) for name in catalogue.ESTIMATORS}}
     # They read rewards of steps, or rewards by name: not the dense table of the others.
@@ -79,10 +75,9 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     statistic = torch.zeros_like(old)
 
     def call(loss_fn: Callable[..., tuple[Tensor, dict[str, Any]]], config: ActorConfig) -> None:
+        own = {"loss_agg_mode": config.loss_agg_mode, "config": config, "rollout_is_weights": None}
         with wire.passing(groups=groups, statistic=statistic):
-            loss, metrics = loss_fn(
-                **arguments, loss_agg_mode=config.loss_agg_mode, config=config, rollout_is_weights=None
-            )
+            loss, metrics = loss_fn(**arguments, **own)
         torch.autograd.grad(loss, log_prob)
         _ = {name: float(value) for name, value in metrics.items()}  # as verl's Metric does
 
@@ -90,11 +85,9 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     calls: dict[str, Call] = {}
     for case in cases:
         config = training_of(case).actor
-        config.global_batch_info.update(
-            dp_size=1, batch_num_tokens=int(mask.sum()), global_batch_size=responses
-        )
-        loss_fn = get_policy_loss_fn(case.loss_mode)
-        calls[case.name] = partial(call, loss_fn, config)
+        config.global_batch_info.update(dp_size=1, batch_num_tokens=int(mask.sum()))
+        config.global_batch_info["global_batch_size"] = responses
+        calls[case.name] = partial(call, get_policy_loss_fn(case.loss_mode), config)
     return calls
 
 
@@ -146,10 +139,8 @@ def table(kind: str, baseline: str, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = parser(__doc__, repeat=7, threads=torch.get_num_threads())
     arguments.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    arguments.add_argument("--repeat", type=int, default=7)
-    arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)

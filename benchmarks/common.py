@@ -20,11 +20,13 @@ FORKS_WORKERS = "forked_worker"
 """The process of this package that forks Ray's workers (``verl_plugin/cpu/forked_worker``)."""
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser that prints a module's docstring as it is."""
-    return argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a parser that prints a module's docstring as it is, with an option of each default's type."""
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(description=description, formatter_class=as_it_is)
+    for name, default in defaults.items():
+        made.add_argument(f"--{name}", type=type(default), default=default)
+    return made
 
 
 def train(
@@ -99,10 +101,13 @@ def grown(call: Callable[[], object]) -> int:
     return max(own_memory("VmHWM") - before, 0)
 
 
-def save_model(folder: str | Path, architecture: str, **config: Any) -> int:
+def save_model(
+    folder: str | Path, architecture: str, words: int, width: int, feed_forward: int, **config: Any
+) -> int:
     """Save a causal language model with random float32 weights; return the number of its parameters."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    config |= {"vocab_size": words, "hidden_size": width, "intermediate_size": feed_forward}
     settings = AutoConfig.for_model(architecture, tie_word_embeddings=True, dtype="float32", **config)
     model = AutoModelForCausalLM.from_config(settings)
     model.save_pretrained(folder)

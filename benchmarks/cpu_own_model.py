@@ -14,8 +14,10 @@ import psutil
 
 WORDS, PROMPTS, STEPS = 49152, 64, 3
 REPORTED = (
-    *("critic/score/mean", "actor/grad_norm"),
-    *("actor/gvpo_weight_sum", "training/rollout_probs_diff_max"),
+    "critic/score/mean",
+    "actor/grad_norm",
+    "actor/gvpo_weight_sum",
+    "training/rollout_probs_diff_max",
 )
 
 
@@ -29,9 +31,7 @@ def main() -> None:
     # Not imported at the top: verl loads this file for its reward, from another folder.
     from common import GIB, memory, parser, train
 
-    arguments = parser(__doc__)
-    arguments.add_argument("--out", type=Path, default=Path("outputs/cpu_own_model"))
-    options, overrides = arguments.parse_known_args()
+    options, overrides = parser(__doc__, out=Path("outputs/cpu_own_model")).parse_known_args()
     folder = options.out.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{make_model(folder / 'model') / 1e6:.1f} M parameters", flush=True)
@@ -74,44 +74,24 @@ def make_model(folder: Path) -> int:
 
     bytes_and_marks = build_tokenizer()
     known = bytes_and_marks.get_vocab()
-    tokenizer = Qwen2Tokenizer(
-        vocab=known | {f"<w{number}>": number for number in range(len(known), WORDS)},
-        merges=[],
-        unk_token=bytes_and_marks.unk_token,
-        eos_token=bytes_and_marks.eos_token,
-        pad_token=bytes_and_marks.pad_token,
-        extra_special_tokens=["<|im_start|>"],
-        chat_template=bytes_and_marks.chat_template,
-    )
+    known |= {f"<w{number}>": number for number in range(len(known), WORDS)}
+    kept = ("unk_token", "eos_token", "pad_token", "chat_template")
+    same = {name: getattr(bytes_and_marks, name) for name in kept}
+    tokenizer = Qwen2Tokenizer(vocab=known, merges=[], extra_special_tokens=["<|im_start|>"], **same)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    return save_model(
-        folder,
-        "llama",
-        vocab_size=WORDS,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=8192,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    shape = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    shape |= {"max_position_embeddings": 8192, "bos_token_id": None, **ids}
+    return save_model(folder, "llama", WORDS, 576, 1536, **shape)
 
 
 def make_data(file: Path) -> None:
     import pandas
 
-    rows = [
-        {
-            "data_source": "sums",
-            "prompt": [{"role": "user", "content": f"{number}+{number + 1}=?"}],
-            "reward_model": {"style": "rule", "ground_truth": str(2 * number + 1)},
-        }
-        for number in range(PROMPTS)
-    ]
+    prompts = [[{"role": "user", "content": f"{number}+{number + 1}=?"}] for number in range(PROMPTS)]
+    answers = [{"style": "rule", "ground_truth": str(2 * number + 1)} for number in range(PROMPTS)]
+    rows = {"data_source": "sums", "prompt": prompts, "reward_model": answers}
     pandas.DataFrame(rows).to_parquet(file)
 
 

@@ -19,16 +19,9 @@ PARTS = ("step", "gen", "old_log_prob", "ref", "adv", "update_actor", "update_we
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--repeat", type=int, default=3)
-    arguments.add_argument("--steps", type=int, default=16)
-    options, overrides = arguments.parse_known_args()
-    training = [
-        "+algo=grpo",
-        "+platform=cpu",
-        "+task=chain_sum",
-        f"trainer.total_training_steps={options.steps}",
-    ]
+    options, overrides = parser(__doc__, repeat=3, steps=16).parse_known_args()
+    training = ["+algo=grpo", "+platform=cpu", "+task=chain_sum"]
+    training.append(f"trainer.total_training_steps={options.steps}")
     startups: list[float] = []
     totals: list[float] = []
     steps: list[dict[str, float]] = []

@@ -129,8 +129,7 @@ class EmptyTrainer(PPOTrainerSync):  # type: ignore[misc]
     def _compute_advantage(self, batch: Any, *_: Any) -> Any:
         return batch
 
-    def _compute_ref_log_prob(self, batch: Any, *_: Any) -> Any:
-        return batch
+    _compute_ref_log_prob = _compute_advantage
 
     def _log_rollout_data(self, batch: Any, *_: Any, **__: Any) -> None:
         pass
@@ -142,12 +141,9 @@ class Trainer(GvpoMixin, MiniBatchMixin, OtherRewardsMixin, ReferenceSyncTrainer
 
 def trainer(responses: int, ranks: int, *overrides: str) -> Trainer:
     prompts = responses // GROUP_SIZE
-    sizes = (
-        f"data.train_batch_size={prompts}",
-        f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts // MINI_BATCHES}",
-        f"actor_rollout_ref.rollout.n={GROUP_SIZE}",
-        "actor_rollout_ref.rollout.name=vllm",
-    )
+    sizes = [f"data.train_batch_size={prompts}", f"actor_rollout_ref.rollout.n={GROUP_SIZE}"]
+    sizes.append(f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts // MINI_BATCHES}")
+    sizes.append("actor_rollout_ref.rollout.name=vllm")
     with initialize_config_module("verl.trainer.config", version_base=None):
         config: DictConfig = compose("ppo_trainer", overrides=[*overrides, *sizes])
     made: Trainer = object.__new__(Trainer)
@@ -191,12 +187,8 @@ def padded(rollout: Rollout, *fields: str) -> TensorDict:
 def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
     def made(rollout: Rollout) -> Call:
         data = padded(rollout, "rm_scores", "response_mask")
-        uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
-        arguments = {
-            "token_level_rewards": data["rm_scores"],
-            "response_mask": data["response_mask"],
-            "index": np.array(uids, dtype=object),
-        }
+        arguments = {"token_level_rewards": data["rm_scores"], "response_mask": data["response_mask"]}
+        arguments["index"] = np.array(uids(rollout), dtype=object)
         if name not in catalogue.ESTIMATORS:
             return partial(get_adv_estimator_fn(name), **arguments)
         config = {"adv_estimator": name, "grpo_ext": options}
@@ -212,12 +204,16 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
     return made
 
 
+def uids(rollout: Rollout) -> list[str]:
+    return [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
+
+
 def sessions(rollout: Rollout) -> Call:
-    uids = [key.rsplit("_", 2)[0] for key in rollout.batch.keys]
+    prompts = uids(rollout)
 
     def call() -> object:
         with passing(row_keys=rollout.batch.keys):
-            return row_roles(GRPO.estimator, uids, torch.device("cpu"))
+            return row_roles(GRPO.estimator, prompts, torch.device("cpu"))
 
     return call
 
@@ -232,17 +228,15 @@ def verls_ragged(rollout: Rollout) -> Call:
     return lambda: [response_to_nested(advantages, mask).values() for _ in ("advantages", "returns")]
 
 
+MASKED = {"mask_truncated_completions": True, "max_response_length": 64}
+ANCHOR_REF = ("+algo=gvpo", "algorithm.grpo_ext.gvpo_anchor=ref")
 PARTS: dict[str, Callable[[Rollout], Call]] = {
     # gdpo_outcome reads rewards by name, which the rows do not have
     **{f"estimator {name}": estimator(name) for name in catalogue.ESTIMATORS if name != "gdpo_outcome"},
-    "estimator dapo, truncated ones masked": estimator(
-        "dapo", mask_truncated_completions=True, max_response_length=64
-    ),
+    "estimator dapo, truncated ones masked": estimator("dapo", **MASKED),
     **{f"order of the rows, {ranks} ranks": order(ranks, Trainer) for ranks in RANKS},
     "groups of gvpo": method("_compute_advantage", "+algo=gvpo"),
-    "targets of gvpo, anchor ref": method(
-        "_compute_advantage", "+algo=gvpo", "algorithm.grpo_ext.gvpo_anchor=ref"
-    ),
+    "targets of gvpo, anchor ref": method("_compute_advantage", *ANCHOR_REF),
     "KL to the reference": method("_compute_ref_log_prob", "+algo=grpo"),
     "rows and sessions": sessions,
     "step rewards collected": method("_compute_advantage", "+algo=grpo_process"),
@@ -276,12 +270,10 @@ def ranks_of(part: str) -> int:
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = parser(__doc__, repeat=3, seed=0)
     arguments.add_argument("--responses", type=int, help="default: both sizes of the table")
     arguments.add_argument("--tokens", type=int, default=8192, help="response budget, beside --responses")
     arguments.add_argument("--part", default="", help="parts whose name has this text")
-    arguments.add_argument("--repeat", type=int, default=3)
-    arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--quarter", action="store_true", help="also measure a quarter of the responses")
     options = arguments.parse_args()
     versions = {name: importlib.metadata.version(name) for name in ("torch", "verl", "tensordict")}

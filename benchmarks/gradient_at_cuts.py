@@ -6,13 +6,14 @@ mini-batch in one micro-batch and g with 1, 2 or 4 rows in each or with dynamic 
 farther. Rounding is what remains where a loss is exact.
 """
 
-import argparse
 import os
 import tempfile
+from argparse import Namespace
 from typing import Any
 
 import torch
-from gvpo_update import Case, make_batch, make_model, make_plan, make_worker, sized, spawn, train_once
+from common import parser
+from gvpo_update import Case, make_batch, make_model, make_plan, make_worker, spawn, train_once
 from torch import Tensor
 
 VERLS = ("vanilla", "kl_cov")
@@ -21,19 +22,18 @@ CUTS = (1, 2, 4, None)
 
 
 def main() -> None:
-    arguments = sized(__doc__, width=64, layers=2, prompts=4, tokens=64)
+    arguments = parser(__doc__, responses=4, width=64, layers=2, prompts=4, tokens=64)
     arguments.add_argument("--losses", nargs="+", default=[])
     arguments.add_argument("--precision", nargs="+", choices=("fp32", "bf16"), default=("fp32", "bf16"))
     spawn(measure, 1, arguments.parse_args())
 
 
-def measure(rank: int, options: argparse.Namespace) -> None:
+def measure(rank: int, options: Namespace) -> None:
     """Print the table, as the only rank."""
     from grpo_verl_ext.catalogue import LOSSES
 
     os.environ["RANK"] = str(rank)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU"
-    print(f"on {device}")
+    print("on", torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU")
     print(f"\n| loss | {' | '.join(options.precision)} |\n{'|---' * (1 + len(options.precision))}|")
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder, options)
@@ -43,17 +43,15 @@ def measure(rank: int, options: argparse.Namespace) -> None:
     torch.distributed.destroy_process_group()
 
 
-def worst(folder: str, loss: str, options: argparse.Namespace, precision: str) -> float:
+def worst(folder: str, loss: str, options: Namespace, precision: str) -> float:
     """Return the largest relative difference over the cuts."""
     options.losses = ("grpo", loss)
-    whole, *others = (
-        gradient(folder, loss, Case(1, cut, 1, 0), options, precision)
-        for cut in (options.prompts * options.responses, *CUTS)
-    )
+    cases = [Case(1, cut, 1, 0) for cut in (options.prompts * options.responses, *CUTS)]
+    whole, *others = (gradient(folder, loss, case, options, precision) for case in cases)
     return max(float((other - whole).norm() / whole.norm()) for other in others)
 
 
-def gradient(folder: str, loss: str, case: Case, options: argparse.Namespace, precision: str) -> Tensor:
+def gradient(folder: str, loss: str, case: Case, options: Namespace, precision: str) -> Tensor:
     """Return the gradient of one update in float64, all parameters in one row."""
     worker = make_worker(folder, loss, case, options, precision)
     found: list[Tensor] = []
@@ -65,9 +63,8 @@ def gradient(folder: str, loss: str, case: Case, options: argparse.Namespace, pr
         return step()
 
     worker.engine.optimizer_step = optimizer_step
-    train_once(
-        worker, make_batch(0, loss, case, options), make_plan(case, options), case, options, current=False
-    )
+    batch, plan = make_batch(0, loss, case, options), make_plan(case, options)
+    train_once(worker, batch, plan, case, options, current=False)
     return found[0]
 
 

@@ -27,9 +27,8 @@ def plot(axes: Axes, results: Results, panel: str) -> None:
         for number, (_, of_run) in enumerate(rows.groupby("seed", observed=True, sort=False)):
             logged = of_run.pivot(index="step", columns="metric", values="value")
             logged = logged[logged["actor/gvpo_drift"].notna()]
-            logged[PANELS[-1]] = (logged["actor/gvpo_var_term"] + logged["actor/gvpo_cov_term"]) / logged[
-                "actor/gvpo_reward_term"
-            ]
+            terms = logged["actor/gvpo_var_term"] + logged["actor/gvpo_cov_term"]
+            logged[PANELS[-1]] = terms / logged["actor/gvpo_reward_term"]
             axes.plot(logged.index, logged[panel], color=colour, label=label if number == 0 else None)
 
 

@@ -6,17 +6,16 @@ micro-batch or those of all ranks hold whole groups, or from a forward pass. Als
 trainers balance rows over ranks, on lengths with a long tail.
 """
 
-import argparse
 import os
 import socket
 import statistics
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from common import MIB, own_memory, parser, save_model
@@ -29,8 +28,7 @@ from grpo_verl_ext.verl_plugin.mini_batch.plan import Cut, Plan
 PROMPT, VOCABULARY = 32, 4096
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """Ranks, rows of a micro-batch (None: dynamic batching), updates on a rollout, aim for the time."""
 
     ranks: int
@@ -50,13 +48,10 @@ CASES = {
 
 
 def main() -> None:
-    arguments = sized(__doc__, width=512, layers=8, prompts=8, tokens=160)
-    arguments.add_argument("--repeat", type=int, default=3)
+    arguments = parser(__doc__, responses=4, width=512, layers=8, prompts=8, tokens=160, repeat=3)
     arguments.add_argument("--cpu-time", action="store_true", help="of the first rank; on a busy machine")
     arguments.add_argument("--only", choices=CASES, help="one case")
-    arguments.add_argument(
-        "--losses", nargs=2, default=("grpo", "gvpo"), help="e.g. kl_cov kl_cov_mini_batch"
-    )
+    arguments.add_argument("--losses", nargs=2, default=("grpo", "gvpo"), help="beside each other")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         size = make_model(folder, options)
@@ -69,29 +64,17 @@ def main() -> None:
             spawn(measure, case.ranks, folder, case, (one, other), options)
             seconds, _ = torch.load(Path(folder) / "result.pt")
             ratios = [b / a for a, b in zip(seconds[one], seconds[other], strict=True)]
-            once, memory = argparse.Namespace(**vars(options) | {"repeat": 1}), {}
+            once, memory = Namespace(**vars(options) | {"repeat": 1}), {}
             for loss in seconds:
                 spawn(measure, case.ranks, folder, case, (loss,), once)
                 _, memory[loss] = torch.load(Path(folder) / "result.pt")
-            table.add_row(
-                name,
-                *(f"{statistics.median(each):.2f}" for each in seconds.values()),
-                f"{statistics.median(ratios):.3f}",
-                f"{case.aim:.2f}",
-                *(f"{each / MIB:.0f}" for each in memory.values()),
-                f"{memory[other] / memory[one]:.3f}",
-            )
+            row = [name, *(f"{statistics.median(each):.2f}" for each in seconds.values())]
+            row += [f"{statistics.median(ratios):.3f}", f"{case.aim:.2f}"]
+            row += [*(f"{each / MIB:.0f}" for each in memory.values()), f"{memory[other] / memory[one]:.3f}"]
+            table.add_row(*row)
         Console(width=110).print(table)
     if options.only is None and other == "gvpo":
         Console(width=110).print(imbalance())
-
-
-def sized(description: str | None, **defaults: int) -> argparse.ArgumentParser:
-    """Return a parser with the size of the model and of a rollout."""
-    arguments = parser(description)
-    for name, default in {"responses": 4, **defaults}.items():
-        arguments.add_argument(f"--{name}", type=int, default=default)
-    return arguments
 
 
 def spawn(function: Callable[..., None], ranks: int, *arguments: Any) -> None:
@@ -104,7 +87,7 @@ def spawn(function: Callable[..., None], ranks: int, *arguments: Any) -> None:
     torch.multiprocessing.spawn(function, arguments, nprocs=ranks)
 
 
-def measure(rank: int, folder: str, case: Case, losses: tuple[str, ...], options: argparse.Namespace) -> None:
+def measure(rank: int, folder: str, case: Case, losses: tuple[str, ...], options: Namespace) -> None:
     """Run one rank: seconds of each loss, taken in turns, and bytes above those before the first update."""
     os.environ["RANK"] = str(rank)
     torch.set_num_threads(1)  # more would wait for each other on a busy machine
@@ -122,31 +105,15 @@ def measure(rank: int, folder: str, case: Case, losses: tuple[str, ...], options
     torch.distributed.destroy_process_group()
 
 
-def make_model(folder: str, options: argparse.Namespace) -> int:
-    return save_model(
-        folder,
-        "qwen2",
-        vocab_size=VOCABULARY,
-        hidden_size=options.width,
-        intermediate_size=4 * options.width,
-        num_hidden_layers=options.layers,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-    )
+def make_model(folder: str, options: Namespace) -> int:
+    shape = {"num_hidden_layers": options.layers, "num_attention_heads": 8, "num_key_value_heads": 8}
+    return save_model(folder, "qwen2", VOCABULARY, options.width, 4 * options.width, **shape)
 
 
-def make_worker(
-    folder: str, loss: str, case: Case, options: argparse.Namespace, precision: str = "fp32"
-) -> Any:
+def make_worker(folder: str, loss: str, case: Case, options: Namespace, precision: str = "fp32") -> Any:
     """Return verl's FSDP2 worker, all of it in fp32, or as verl trains by default, computing in bf16."""
     from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import (
-        ActorConfig,
-        FSDPEngineConfig,
-        FSDPOptimizerConfig,
-        HFModelConfig,
-        TrainingWorkerConfig,
-    )
+    from verl.workers import config as verls
     from verl.workers.utils.losses import ppo_loss
 
     from grpo_verl_ext.catalogue import LOSSES, mode_of
@@ -154,60 +121,46 @@ def make_worker(
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
     dtypes = {"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    worker = GroupTrainingWorker(
-        TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=HFModelConfig(
-                path=folder, load_tokenizer=False, use_remove_padding=False,
-                enable_gradient_checkpointing=False, override_config={"attn_implementation": "sdpa"},
-            ),
-            engine_config=FSDPEngineConfig(
-                strategy="fsdp2", use_torch_compile=False, mixed_precision=dtypes,
-                use_dynamic_bsz=case.micro_batch is None, micro_batch_size_per_gpu=case.micro_batch,
-                max_token_len_per_gpu=budget(options),
-            ),
-            optimizer_config=FSDPOptimizerConfig(lr=1e-6),
-            checkpoint_config=CheckpointConfig(),
-        )
+    model = verls.HFModelConfig(
+        path=folder, load_tokenizer=False, use_remove_padding=False,
+        enable_gradient_checkpointing=False, override_config={"attn_implementation": "sdpa"},
     )  # fmt: skip
+    engine = verls.FSDPEngineConfig(
+        strategy="fsdp2", use_torch_compile=False, mixed_precision=dtypes,
+        use_dynamic_bsz=case.micro_batch is None, micro_batch_size_per_gpu=case.micro_batch,
+        max_token_len_per_gpu=budget(options),
+    )  # fmt: skip
+    parts = {"optimizer_config": verls.FSDPOptimizerConfig(lr=1e-6), "checkpoint_config": CheckpointConfig()}
+    parts |= {"model_type": "language_model", "model_config": model, "engine_config": engine}
+    worker = GroupTrainingWorker(verls.TrainingWorkerConfig(**parts))
     worker.reset()
-    actor = ActorConfig(
-        strategy="fsdp2",
-        rollout_n=options.responses,
-        ppo_micro_batch_size_per_gpu=1,  # read by checks alone
-        policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
+    actor = verls.ActorConfig(
+        strategy="fsdp2", rollout_n=options.responses, policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
         loss_agg_mode=mode_of(LOSSES[loss]) if loss in LOSSES else "token-mean",
-        loss_scale_factor=options.tokens,
-    )
+        loss_scale_factor=options.tokens, ppo_micro_batch_size_per_gpu=1,  # the last is read by checks alone
+    )  # fmt: skip
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     return worker
 
 
-def budget(options: argparse.Namespace) -> int:
+def budget(options: Namespace) -> int:
     """Return the tokens of a micro-batch under dynamic batching: those of one group at most."""
     return int(options.responses * (PROMPT + options.tokens))
 
 
-def make_plan(case: Case, options: argparse.Namespace) -> Plan:
+def make_plan(case: Case, options: Namespace) -> Plan:
     """Return the plan of the trainer for the second loss, which orders the rows of both."""
     from grpo_verl_ext.catalogue import LOSSES
 
     loss, rows = LOSSES.get(options.losses[1]), options.prompts * options.responses // case.updates
     needs = None if loss is None else loss.needs
     of_prompts = needs is not None and needs.of_prompts
-    return Cut(
-        engine="fsdp2",
-        ranks=case.ranks,
-        group_size=options.responses if of_prompts else rows,
-        of_prompts=of_prompts,
-        mini_batch=rows,
-        micro_batch=case.micro_batch,
-        budget=budget(options),
-        longest=PROMPT + options.tokens,
-    ).plan()
+    group, longest = options.responses if of_prompts else rows, PROMPT + options.tokens
+    cut = Cut("fsdp2", case.ranks, group, rows, case.micro_batch, budget(options), longest, of_prompts)
+    return cut.plan()
 
 
-def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) -> TensorDict:
+def make_batch(rank: int, loss: str, case: Case, options: Namespace) -> TensorDict:
     """Return a rank's responses of random lengths, in the trainer's order, as it passes them to a worker."""
     from verl.utils import tensordict_utils as tu
 
@@ -236,8 +189,7 @@ def make_batch(rank: int, loss: str, case: Case, options: argparse.Namespace) ->
         "advantages": nested([advantages[row].expand(size) for row, size in zip(own, sizes, strict=True)]),
     }
     if loss == options.losses[1]:
-        fields["row_number"] = torch.tensor(own)
-        fields["group_index"] = prompts[own]
+        fields |= {"row_number": torch.tensor(own), "group_index": prompts[own]}
         fields["group_size"] = torch.full((len(own),), options.responses)
     return tu.assign_non_tensor(TensorDict(fields, batch_size=len(own)), temperature=1.0)
 
@@ -248,7 +200,7 @@ def order(plan: Plan, case: Case, prompts: list[int], workload: list[int]) -> li
     return plan.over_ranks(units, workload, case.ranks, len(prompts) // case.updates)
 
 
-def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.Namespace) -> float:
+def timed_update(worker: Any, batch: TensorDict, case: Case, options: Namespace) -> float:
     plan = make_plan(case, options)
     now = time.process_time if options.cpu_time else time.perf_counter
     start = now()
@@ -259,23 +211,16 @@ def timed_update(worker: Any, batch: TensorDict, case: Case, options: argparse.N
 
 
 def train_once(
-    worker: Any, batch: TensorDict, plan: Plan, case: Case, options: argparse.Namespace, *, current: bool
+    worker: Any, batch: TensorDict, plan: Plan, case: Case, options: Namespace, *, current: bool
 ) -> None:
     """Train once on the batch, ``current`` if the first update's policy is the one that sampled it."""
     from verl.utils import tensordict_utils as tu
 
-    mini_batch = options.prompts * options.responses // case.updates
-    tu.assign_non_tensor(
-        batch,
-        mini_batch_size=mini_batch,
-        global_batch_size=mini_batch,
-        epochs=1,
-        num_groups=options.prompts,
-        anchor_log_probs="old_log_probs",
-        old_log_probs_are_current=current,
-        statistic_source=plan.source.value,
-        statistic_seed=0,
-    )
+    rows = options.prompts * options.responses // case.updates
+    sizes = {"mini_batch_size": rows, "global_batch_size": rows, "epochs": 1, "num_groups": options.prompts}
+    statistic = {"statistic_source": plan.source.value, "statistic_seed": 0}
+    anchor = {"anchor_log_probs": "old_log_probs", "old_log_probs_are_current": current}
+    tu.assign_non_tensor(batch, **sizes, **statistic, **anchor)
     if plan.longest is not None and "group_index" in batch:
         tu.assign_non_tensor(batch, force_group_size=plan.unit)
     worker.train_mini_batch(batch)
@@ -285,10 +230,10 @@ def imbalance() -> Table:
     """Return a table of the busiest rank's tokens over an even share, where ranks wait after each part."""
     from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
 
-    parts_of = ("batch", "mini-batches", "micro-batches")
-    table = Table(
-        "ranks", "drift from, rows", *(f"{whose}: {part}" for whose in ("verl", "ours") for part in parts_of)
-    )
+    columns = [
+        f"{whose}: {of}" for whose in ("verl", "ours") for of in ("batch", "mini-batches", "micro-batches")
+    ]
+    table = Table("ranks", "drift from, rows", *columns)
     table.title = "Busiest rank ÷ even share, 128 prompts × 8, 4 mini-batches, mean of 20 seeds"
     rows, group, mini_batch = 1024, 8, 256
     prompts = [row % (rows // group) for row in range(rows)]
@@ -312,11 +257,8 @@ def imbalance() -> Table:
 
 def busiest(ranks: list[list[int]], lengths: torch.Tensor, parts: int) -> float:
     """Return Σ over parts of the busiest rank's tokens, over the tokens of an even share."""
-    share = len(ranks[0]) // parts
-    waits = [
-        max(int(lengths[rank[j * share : (j + 1) * share]].sum()) for rank in ranks) for j in range(parts)
-    ]
-    return sum(waits) * len(ranks) / int(lengths.sum())
+    tokens = torch.stack([lengths[rank].reshape(parts, -1).sum(dim=1) for rank in ranks])
+    return int(tokens.amax(dim=0).sum()) * len(ranks) / int(lengths.sum())
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ def import_seconds(policy: str) -> float:
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--repeat", type=int, default=7)
-    repeat = arguments.parse_args().repeat
+    repeat = parser(__doc__, repeat=7).parse_args().repeat
     import_seconds("auto")  # compiles modules that are not compiled yet
     # Alternating, so that a slow phase of the machine affects both.
     pairs = [(import_seconds("none"), import_seconds("grpo_verl_ext")) for _ in range(repeat)]

@@ -54,11 +54,8 @@ class Kill:
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = parser(__doc__, seed=1, patience=300.0, out=Path("outputs/kills"))
     arguments.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--patience", type=float, default=300)
-    arguments.add_argument("--out", type=Path, default=Path("outputs/kills"))
     options, overrides = arguments.parse_known_args()
     settings = [
         *("+algo=grpo", "+platform=cpu", "+task=chain_sum", "trainer.n_gpus_per_node=2"),

@@ -21,10 +21,7 @@ from grpo_verl_ext.runs.verl_run import VerlRun
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--algo", default="gvpo")
-    arguments.add_argument("--steps", type=int, default=200)
-    arguments.add_argument("--out", type=Path, default=Path("outputs/soak"))
+    arguments = parser(__doc__, algo="gvpo", steps=200, out=Path("outputs/soak"))
     options, overrides = arguments.parse_known_args()
     settings = [
         *(f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum"),
@@ -52,10 +49,8 @@ def table(mib: pandas.DataFrame) -> str:
     later = mib.iloc[len(mib) // 2 :].sort_index(axis="columns")
     later["all"] = later.sum(axis="columns")
     later["all but Ray's own"] = later["all"] - later.filter(like="Ray's ").sum(axis="columns")
-    lines = [
-        f"| process | MiB at step {later.index[0]} | MiB at step {later.index[-1]} | MiB per step |",
-        "| --- | --- | --- | --- |",
-    ]
+    first, last = later.index[0], later.index[-1]
+    lines = [f"| process | MiB at step {first} | MiB at step {last} | MiB per step |", "| --- " * 4 + "|"]
     for name, values in later.items():
         line = linregress(later.index, values)
         slope = f"{line.slope:+.3f} ± {line.stderr:.3f}"

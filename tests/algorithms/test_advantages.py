@@ -29,7 +29,6 @@ from grpo_verl_ext.algorithms.advantages import (
     learnt_from,
     mean_scaled,
     on_tokens,
-    per_response,
 )
 from grpo_verl_ext.algorithms.validation import TensorError
 
@@ -59,26 +58,6 @@ def test_groups_are_numbered_as_they_appear():
 def test_rows_with_tokens(dtype):
     mask = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 1]], dtype=dtype)
     assert has_tokens(mask).tolist() == [True, False, True]
-
-
-def test_two_interleaved_groups_by_hand():
-    # Group x: 1, 0, 0, 1 → mean 1/2, std √(4·(1/4)/3) = 1/√3.  Group y: 2, 0 → mean 1, std √2.
-    found = advantages_of(group_scaled, [1.0, 2.0, 0.0, 0.0, 0.0, 1.0], list("xyxyxx"))
-    half_x = 0.5 / (1 / math.sqrt(3) + 1e-6)
-    one_y = 1 / (math.sqrt(2) + 1e-6)
-    assert_close(found, [half_x, one_y, -half_x, -one_y, -half_x, half_x])
-
-
-def test_leave_one_out_by_hand():
-    # Group x: 4, 1, 1 → 4 − (1 + 1)/2, 1 − (4 + 1)/2 twice. Group y: 2, 0 → 2 − 0, 0 − 2. Group z: one.
-    found = advantages_of(leave_one_out, [4.0, 2.0, 1.0, 0.0, 1.0, 3.0], list("xyxyxz"))
-    assert_close(found, [3.0, 2.0, -1.5, -2.0, -1.5, 0.0])
-
-
-def test_mean_scaled_by_hand():
-    # Group x: 1, 0, 0, 0 → mean 1/4, deviations 3/4 and −1/4. Group y: none right. Group z: one.
-    found = advantages_of(mean_scaled, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], list("xyxxxyz"))
-    assert_close(found, [0.75 / 0.250001, 0.0, *[-0.25 / 0.250001] * 3, 0.0, 0.0])
 
 
 @given(st.lists(st.tuples(st.integers(0, 16), st.sampled_from("abcdefgh")), min_size=1, max_size=24))
@@ -127,12 +106,6 @@ def test_decoupled_refuses_weights_for_other_rewards():
         decoupled(torch.zeros(2, 3), torch.ones(2), group, member)
     with pytest.raises(TensorError, match=r"rewards has shape \(2,\)"):
         decoupled(torch.zeros(2), torch.ones(2), group, member)
-
-
-def test_batch_scaled_by_hand():
-    # All rewards 0, 2, 4, 6: mean 3, std √((9+1+1+9)/3) = √(20/3); the groups have means 1 and 5.
-    one = 1 / (math.sqrt(20 / 3) + 1e-6)
-    assert_close(advantages_of(batch_scaled, [0.0, 2.0, 4.0, 6.0], list("xxyy")), [-one, one, -one, one])
 
 
 @given(batches)
@@ -192,13 +165,10 @@ def test_padding_rows_change_nothing(baseline, garbage, id_of_padding):
     rewards = torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 5.0]], dtype=F64)
     mask = torch.ones(3, 2)
     expected = outcome_advantages(rewards, mask, dense_group_ids(list("xxx")), baseline)
-    padded = outcome_advantages(
-        torch.cat([rewards, torch.full((2, 2), garbage, dtype=F64)]),
-        torch.cat([mask, torch.zeros(2, 2)]),
-        dense_group_ids(["x", "x", "x", id_of_padding, id_of_padding]),
-        baseline,
-        member=torch.tensor([True, True, True, False, False]),
-    )
+    rewards = torch.cat([rewards, torch.full((2, 2), garbage, dtype=F64)])
+    mask = torch.cat([mask, torch.zeros(2, 2)])
+    group, member = dense_group_ids(["x", "x", "x", id_of_padding, id_of_padding]), torch.arange(5) < 3
+    padded = outcome_advantages(rewards, mask, group, baseline, member=member)
     assert padded.tolist() == [*expected.tolist(), [0, 0], [0, 0]]
 
 
@@ -237,9 +207,3 @@ def test_per_prompt_weights_by_hand():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
     found = per_prompt_token(mask.double(), mask, dense_group_ids(["x", "y", "x", "z", "pad"]))
     assert found.tolist() == [[0.25] * 3, [0.5, 0.5, 0], [0.25, 0, 0], [1, 0, 0], [0, 0, 0]]
-
-
-def test_the_value_of_a_response_is_that_of_its_first_token_and_nothing_without_one():
-    spread = torch.tensor([[9.0, 3.0, 3.0], [5.0, 5.0, 5.0]])
-    mask = torch.tensor([[0, 1, 1], [0, 0, 0]])
-    assert per_response(spread, mask).tolist() == [3, 0]

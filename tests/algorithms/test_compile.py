@@ -47,9 +47,6 @@ def estimate(rewards, response_mask, group):
 
 
 def test_the_estimator_is_one_graph():
-    arguments = (
-        torch.randn(6, 6, dtype=torch.float64),
-        torch.rand(6, 6) < 0.7,
-        torch.tensor([0, 1, 0, 2, 1, 0]),
-    )
+    rewards, group = torch.randn(6, 6, dtype=torch.float64), torch.tensor([0, 1, 0, 2, 1, 0])
+    arguments = (rewards, torch.rand(6, 6) < 0.7, group)
     torch.testing.assert_close(compiled(estimate)(*arguments), estimate(*arguments), rtol=1e-12, atol=1e-12)

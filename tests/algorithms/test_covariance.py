@@ -24,16 +24,9 @@ def rows(log_prob: list[float], advantages: list[float], old: list[float] | None
     def padded(values: list[float]) -> Tensor:
         return torch.zeros(mask.shape, dtype=F64).masked_scatter(mask, torch.tensor(values, dtype=F64))
 
+    columns = (padded(each) for each in (log_prob, log_prob if old is None else old, advantages))
     numbers = torch.zeros(2, dtype=torch.int64)
-    return MiniBatchRows(
-        padded(log_prob),
-        padded(log_prob if old is None else old),
-        padded(advantages),
-        mask,
-        numbers,
-        numbers,
-        3,
-    )
+    return MiniBatchRows(*columns, mask, numbers, numbers, seed=3)
 
 
 # Means −2 and 1: deviations of log π are 1, −1, 0, 2, −2, those of A are 1, 0, −1, 2, −2.
@@ -89,8 +82,7 @@ def test_tokens_that_the_clip_has_cut_off_are_not_drawn() -> None:
     log_prob, shift = [-1.0, -3.0, -2.0, 0.0, -4.0], [0.1, 0.5, 0.0, 0.5, -0.5]
     old = [now - by for now, by in zip(log_prob, shift, strict=True)]
     batch = rows(log_prob, [2.0, 1.0, 0.0, 3.0, -1.0], old)
-    clip = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
-    drawn = covariance.drawn_covariances(batch, share=1.0, low=0.5, high=5.0, **clip)
+    drawn = covariance.drawn_covariances(batch, share=1.0, low=0.5, high=5.0, **PPOS)
     assert drawn.int().tolist() == [[1, 0, 0], [0, 0, 0]]
 
 
@@ -125,15 +117,9 @@ def test_as_many_as_the_share_are_drawn_of_those_that_may_be(
 
 def test_a_drawn_token_has_no_loss_and_no_gradient_whatever_it_is() -> None:
     log_prob = torch.tensor([[0.5, math.nan, 0.1]], dtype=F64, requires_grad=True)
-    drawn = torch.tensor([[1.0, 0.0, 0.0]])
-    loss = covariance.clip_cov_surrogate(
-        log_prob,
-        torch.zeros(1, 3, dtype=F64),
-        torch.ones(1, 3, dtype=F64),
-        torch.tensor([[1, 0, 1]]),
-        drawn,
-        **WIDE,
-    )
+    zeros, ones = torch.zeros(1, 3, dtype=F64), torch.ones(1, 3, dtype=F64)
+    mask, drawn = torch.tensor([[1, 0, 1]]), torch.tensor([[1.0, 0.0, 0.0]])
+    loss = covariance.clip_cov_surrogate(log_prob, zeros, ones, mask, drawn, **WIDE)
     assert loss[0].tolist() == pytest.approx([0.0, 0.0, -math.exp(0.1)])
     loss.sum().backward()
     assert log_prob.grad.tolist()[0] == pytest.approx([0.0, 0.0, -math.exp(0.1)])
@@ -146,10 +132,6 @@ def test_the_penalty_is_the_size_of_the_log_ratio() -> None:
     zeros, twos = torch.zeros(1, 5, dtype=F64), torch.full((1, 5), 2.0, dtype=F64)
     loss = covariance.kl_cov_surrogate(x, zeros, twos, mask, chosen, coefficient=0.5)
     loss.sum().backward()
-    e = math.exp
-    assert loss[0].tolist() == pytest.approx(
-        [-2 * e(0.3) + 0.15, -2 * e(-0.2) + 0.1, -2.0, -2 * e(0.3), 0.0], rel=1e-12
-    )
-    assert x.grad[0].tolist() == pytest.approx(
-        [-2 * e(0.3) + 0.5, -2 * e(-0.2) - 0.5, -2.0, -2 * e(0.3), 0.0], rel=1e-12
-    )
+    up, down = -2 * math.exp(0.3), -2 * math.exp(-0.2)
+    assert loss[0].tolist() == pytest.approx([up + 0.15, down + 0.1, -2.0, up, 0.0], rel=1e-12)
+    assert x.grad[0].tolist() == pytest.approx([up + 0.5, down - 0.5, -2.0, up, 0.0], rel=1e-12)

@@ -76,10 +76,9 @@ def test_the_three_forms_and_the_paper_agree_in_value_and_gradient(groups, beta)
     member = torch.ones_like(group, dtype=torch.bool)
     split = rowwise(rewards, log_ratio, group, size, beta)
     whole = variance_covariance(rewards, log_ratio, group, member, beta)
-    residual = beta * (log_ratio - group_sum(log_ratio, group) / size).detach() - centred(
-        rewards, group, member
-    )
-    weighted = weighted_log_likelihood(log_ratio, -residual, size, beta)
+    deviation = (log_ratio - group_sum(log_ratio, group) / size).detach()
+    weights = centred(rewards, group, member) - beta * deviation
+    weighted = weighted_log_likelihood(log_ratio, weights, size, beta)
 
     expected = math.fsum(oracles.gvpo_prompt_loss(*zip(*g, strict=True), beta) for g in groups)
     assert split.sum().item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
@@ -87,21 +86,11 @@ def test_the_three_forms_and_the_paper_agree_in_value_and_gradient(groups, beta)
 
     by_prompt = [oracles.gvpo_prompt_gradient(*zip(*g, strict=True), beta) for g in groups]
     rank_in_group = [int((group[:i] == group[i]).sum()) for i in range(len(group))]
-    gradient = torch.tensor(
-        [by_prompt[g][j] for g, j in zip(group.tolist(), rank_in_group, strict=True)], dtype=F64
-    )
+    places = zip(group.tolist(), rank_in_group, strict=True)
+    gradient = torch.tensor([by_prompt[g][j] for g, j in places], dtype=F64)
     for form in (split, whole, weighted):
         (found,) = torch.autograd.grad(form.sum(), log_ratio)
         torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-13)
-
-
-@given(prompts, st.sampled_from([0.05, 1.0]))
-def test_weights_sum_to_zero_in_every_prompt(groups, beta):
-    rewards, log_ratio, group, size = flat(groups)
-    targets = centred(rewards, group, torch.ones_like(group, dtype=torch.bool))
-    drift = group_sum(log_ratio.detach(), group) / size
-    weights = -gvpo.residual(log_ratio, targets, drift, beta).detach()
-    torch.testing.assert_close(group_sum(weights, group), torch.zeros_like(weights), rtol=0, atol=1e-13)
 
 
 @given(prompts, st.sampled_from([0.05, 1.0]))
@@ -141,16 +130,6 @@ def test_anchored_targets_and_the_total_log_ratio_are_the_same_loss():
     assert found.sum().item() == pytest.approx(expected.sum().item(), rel=1e-13)
 
 
-def test_log_ratios_are_sums_over_tokens_and_ignore_what_is_masked():
-    log_prob = torch.tensor([[-1.0, -2.0, math.nan], [math.inf, -3.0, -1.0]], requires_grad=True)
-    old = torch.tensor([[-1.5, -1.0, 7.0], [math.nan, -30.0, -1.0]])
-    mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
-    found = gvpo.sequence_log_ratio(log_prob, old, mask)
-    assert found.tolist() == [0.5 - 1.0, 27.0]
-    found.sum().backward()
-    assert log_prob.grad.tolist() == mask.float().tolist()
-
-
 def test_half_precision_is_summed_in_single():
     log_prob = torch.full((1, 4096), -1.0, dtype=torch.bfloat16)
     found = gvpo.sequence_log_ratio(log_prob, torch.zeros_like(log_prob), torch.ones(1, 4096))
@@ -165,17 +144,6 @@ def test_a_group_of_one_and_an_empty_one_contribute_nothing():
     assert residual.grad.tolist() == [0, 0, 1.0]
 
 
-def test_drift_by_hand():
-    # Prompts 2, 0, 2, 1, 2, 0: the last row of prompt 2 has no tokens, and prompt 1 is padding.
-    group, size = torch.tensor([2, 0, 2, 1, 2, 0]), torch.tensor([2, 2, 2, 0, 2, 2])
-    member = torch.tensor([True, True, True, False, False, True])
-    log_ratio = torch.tensor([6.0, -3.0, 2.0, 0.0, 0.0, 0.0])
-    sums = gvpo.drift_sums(log_ratio, group, member, num_groups=4)
-    assert sums.tolist() == [[-3.0, 0.0, 8.0, 0.0], [2.0, 0.0, 2.0, 0.0]]
-    drift = gvpo.mean_drift(sums, group, member, size)
-    assert drift.tolist() == [4.0, -1.5, 4.0, 0.0, 0.0, -1.5]
-
-
 @given(cut=st.integers(0, 12), seed=st.integers(0, 99))
 @settings(derandomize=True, deadline=None, max_examples=50)
 def test_sums_of_two_parts_give_the_drift_of_the_whole(cut, seed):
@@ -184,10 +152,8 @@ def test_sums_of_two_parts_give_the_drift_of_the_whole(cut, seed):
     member = torch.rand(12, generator=generator) < 0.8
     log_ratio = torch.where(member, torch.randn(12, generator=generator, dtype=F64), 0)
     size = group_sum(member.long(), group)
-    parts = [
-        gvpo.drift_sums(log_ratio[rows], group[rows], member[rows], 4)
-        for rows in (slice(cut), slice(cut, None))
-    ]
+    halves = (slice(cut), slice(cut, None))
+    parts = [gvpo.drift_sums(log_ratio[rows], group[rows], member[rows], 4) for rows in halves]
     found = gvpo.mean_drift(sum(parts), group, member, size)
     means = []
     for prompt, here in zip(group.tolist(), member.tolist(), strict=True):

@@ -48,18 +48,6 @@ def closed_kl_gradient(policy: Tensor, reference: Tensor) -> Tensor:
     return policy * ((policy / reference).log() - closed_kl(policy, reference).unsqueeze(-1))
 
 
-def test_by_hand() -> None:
-    # π = (½, ½), ref = (¼, ¾): log-ratios ln 2 and ln ⅔ = ln 2 − ln 3.
-    logits = (torch.tensor([[0.0, each]], dtype=torch.float64) for each in (0.0, LN3))
-    policy, reference = logits
-    first, second = LN2, LN2 - LN3
-    kl = (first + second) / 2
-    for estimator, value in ((k1, kl), (k3, kl), (k2, (first**2 + second**2) / 4)):
-        assert expected(estimator, policy, reference)[0].item() == pytest.approx(value, abs=1e-14)
-    # π − ref.
-    close(expected(k3, policy, reference)[1], torch.tensor([[0.25, -0.25]], dtype=torch.float64))
-
-
 @pytest.mark.parametrize("estimator", [k1, k3])
 def test_k1_and_k3_have_the_right_value(estimator, logits: tuple[Tensor, Tensor]) -> None:
     close(expected(estimator, *logits)[0], closed_kl(*probabilities(logits)))

@@ -28,13 +28,9 @@ def offsets_of(lengths: list[int]) -> Tensor:
 def laid_out(rows: list[list[tuple[bool, float, float]]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(mask, a, b, offsets); NaN under the mask."""
     flat = [(int(m), a if m else NAN, b if m else NAN) for row in rows for m, a, b in row]
-    mask, a, b = zip(*flat, strict=True)
-    return (
-        torch.tensor(mask),
-        torch.tensor(a, dtype=F64),
-        torch.tensor(b, dtype=F64),
-        offsets_of([*map(len, rows)]),
-    )
+    mask, *values = zip(*flat, strict=True)
+    a, b = (torch.tensor(each, dtype=F64) for each in values)
+    return torch.tensor(mask), a, b, offsets_of([*map(len, rows)])
 
 
 def pad(values: Tensor, offsets: Tensor) -> Tensor:
@@ -119,19 +115,14 @@ def test_bf16_is_subtracted_in_fp32():
 
 OFFSETS = torch.tensor([0, 2, 3])
 ONES = torch.ones(3)
+NO_FLOAT = "log_prob is torch.int64; valid is a floating dtype"
 REFUSED = {
     "rows that end elsewhere": (lambda: ragged.row_lengths(torch.ones(4), OFFSETS), "the rows end at 3"),
     "padded rows": (lambda: ragged.row_lengths(torch.ones(3, 1), OFFSETS), r"has shape \(3, 1\)"),
     "two lengths": (lambda: ragged.row_values(torch.ones(2), ONES, OFFSETS), r"\(2,\), but response_mask"),
     "a number too many": (lambda: ragged.on_row_tokens(ONES, ONES, OFFSETS), r"\(3,\), but rows has \(2,\)"),
-    "integers": (
-        lambda: ragged.row_log_ratio(ONES.long(), ONES, ONES, OFFSETS),
-        "log_prob is torch.int64; valid is a floating dtype",
-    ),
-    "integers of a response": (
-        lambda: ragged.response_probability(ONES.long(), ONES, OFFSETS),
-        "log_prob is torch.int64; valid is a floating dtype",
-    ),
+    "integers": (lambda: ragged.row_log_ratio(ONES.long(), ONES, ONES, OFFSETS), NO_FLOAT),
+    "integers of a response": (lambda: ragged.response_probability(ONES.long(), ONES, OFFSETS), NO_FLOAT),
     "a mean of nothing": (
         lambda: ragged.response_probability(torch.ones(0), torch.ones(0), torch.zeros(1, dtype=torch.int64)),
         "offsets has no row; valid is one at least",

@@ -29,16 +29,9 @@ from grpo_verl_ext.verl_plugin.cpu import sizes
 from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
 from grpo_verl_ext.verl_plugin.model_files import model_shape
 
-SMOLLM = {
-    "model_type": "llama",
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "max_position_embeddings": 8192,
-}
+SMOLLM: dict[str, object] = {"model_type": "llama", "vocab_size": 49152, "max_position_embeddings": 8192}
+SMOLLM |= {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+SMOLLM |= {"num_attention_heads": 9, "num_key_value_heads": 3}
 MODEL, ACTOR, ROLLOUT = "actor_rollout_ref.model.path", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LONGEST, CACHE = f"{ROLLOUT}.max_model_len", f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
 BUCKET = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
@@ -104,11 +97,8 @@ class TestPreset:
         assert composed_sizes(config)[:2] == [131072, 6045696000]
 
     def test_the_length_that_somebody_sets_counts_and_so_does_everything_else(self, folder: Folder) -> None:
-        config = on_cpu(
-            folder(),
-            *(f"{LONGEST}=300", f"{CACHE}=999", f"{BUCKET}=200"),
-            *(f"{ACTOR}.ppo_max_token_len_per_gpu=128",),
-        )
+        given = (f"{LONGEST}=300", f"{CACHE}=999", f"{BUCKET}=200", f"{ACTOR}.ppo_max_token_len_per_gpu=128")
+        config = on_cpu(folder(), *given)
         assert composed_sizes(config) == [300, 999, 200, True, 128]
 
     @pytest.mark.parametrize("key", ["ppo_micro_batch_size_per_gpu", "ppo_micro_batch_size"])

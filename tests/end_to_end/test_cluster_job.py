@@ -1,11 +1,11 @@
 """Test verl's real trainer with preset dapo as a job of a running Ray: `ablate run --ray-address`."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_program
 from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import ray_head
 
@@ -36,13 +36,8 @@ def test_dapo_with_all_its_parts_as_a_job(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text(GRID.format(folder=folder))
     programs = Path(sys.executable).parent
     with ray_head(cpus=16, gpus=1, PATH=f"{programs}{os.pathsep}{os.environ['PATH']}") as address:
-        finished = subprocess.run(
-            [programs / "grpo-verl-ext", "ablate", "run", tmp_path / "grid.yaml", "--ray-address", address],
-            capture_output=True,
-            text=True,
-            timeout=800,
-            check=False,
-        )
+        words = ("ablate", "run", tmp_path / "grid.yaml", "--ray-address", address)
+        finished = run_program([programs / "grpo-verl-ext", *words], timeout=800)
         assert finished.returncode == 0, finished.stdout + finished.stderr
         (job,) = (job for job in JobSubmissionClient(address).list_jobs() if job.submission_id)
     assert job.status is JobStatus.SUCCEEDED

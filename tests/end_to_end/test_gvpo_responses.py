@@ -39,11 +39,8 @@ def test_half_of_the_responses_given_and_the_others_a_step_old(tmp_path: Path) -
     run = train(
         *TWO_RANKS,
         f"data.train_files={data}",
-        *(
-            "trainer.v1.trainer_mode=grpo_ext_colocate_async",
-            "trainer.v1.colocate_async.num_warmup_batches=1",
-        ),
-        "+algorithm.grpo_ext.stored_responses.share=0.5",
+        "trainer.v1.trainer_mode=grpo_ext_colocate_async",
+        *("trainer.v1.colocate_async.num_warmup_batches=1", "+algorithm.grpo_ext.stored_responses.share=0.5"),
         "actor_rollout_ref.rollout.calculate_log_probs=false",
         algo="gvpo",
         folder=tmp_path,

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,16 +45,14 @@ _FORKED.set_forkserver_preload(PRELOADED)
 def run_interpreter(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run ``python -c CODE`` with more environment variables; a failure is in the result, but no signal."""
     STARTED.append(code)
-    return _not_killed(
-        subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            env={**os.environ, **env},
-            check=False,
-        )
-    )
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    return _not_killed(run_program(words, env={**os.environ, **env}))
+
+
+def run_program(words: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; what it prints and its status, whichever, are in the result."""
+    given = {"capture_output": True, "text": True, "timeout": SECONDS} | options
+    return subprocess.run([str(word) for word in words], check=False, **given)
 
 
 def run_forked(code: str, **env: str | None) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from data_files import write_prompts
 from omegaconf import DictConfig
+from processes import run_program
 
 from grpo_verl_ext.verl_plugin.compose import composed
 
@@ -36,15 +37,8 @@ def run(notes: Path) -> Run:
 
     def run(script: str, *arguments: str, **knobs: str) -> subprocess.CompletedProcess[str]:
         path = f"{notes}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return subprocess.run(
-            ["bash", str(TRAIN / script), *arguments],
-            env={"PATH": path, "HOME": "/home/somebody", **knobs},
-            cwd=notes.parent,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = {"PATH": path, "HOME": "/home/somebody", **knobs}
+        return run_program(["bash", TRAIN / script, *arguments], env=environment, cwd=notes.parent)
 
     return run
 

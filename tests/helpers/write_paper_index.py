@@ -10,8 +10,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
 INTRODUCTION = """# Papers
 
-Every paper with a preset, by its number at arXiv. The preset's NAME leads to its page. The embedded task is
-trained [without a GPU](cpu.md) by
+Every paper with a preset, by arXiv number. The preset's NAME leads to its page. The embedded task is trained
+[without a GPU](cpu.md) by
 
 ```bash
 bash examples/quickstart.sh --algo NAME

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from processes import run_program
 
 from grpo_verl_ext import __version__, driver
 from grpo_verl_ext.preflight import report
@@ -35,22 +36,10 @@ def run_in(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a script in a home of its own, with nothing of verl's or Ray's in the environment."""
     (folder / "ray").mkdir()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
-    finished = subprocess.run(
-        [*program, *words],
-        cwd=folder,
-        env={
-            **inherited,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "HOME": str(folder),
-            "RAY_TMPDIR": str(folder / "ray"),
-            "GRPO_VERL_EXT_CHECK": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "RAY_"))}
+    own |= {"HOME": str(folder), "RAY_TMPDIR": str(folder / "ray"), "GRPO_VERL_EXT_CHECK": "1"}
+    own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    finished = run_program([*program, *words], cwd=folder, env=own)
     assert list((folder / "ray").iterdir()) == [], "a Ray was started"
     return finished
 

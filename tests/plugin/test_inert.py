@@ -21,9 +21,11 @@ from processes import run_forked
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import driver
+from grpo_verl_ext.utils.keys import LOSS
 from grpo_verl_ext.verl_plugin import patches, usage
 from grpo_verl_ext.verl_plugin.compose import composed
 
+VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 HOOK = {
     "verl.utils.config.validate_config",
     "verl.trainer.main_ppo.validate_config",
@@ -103,16 +105,10 @@ class TestDriver:
             ["reward.reward_manager.name=dapo", "trainer.v1.trainer_mode=colocate_async"],
             ["actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "trainer.use_v1=false"],
             ["+task.name=math", "+task.folder=/mine"],
-            ["algorithm.adv_estimator=my_own", "actor_rollout_ref.actor.policy_loss.loss_mode=my_own"],
-            [
-                "actor_rollout_ref.actor.policy_loss.loss_mode=my_grpo",
-                "actor_rollout_ref.model.external_lib=my_losses",
-            ],
-            [
-                "algorithm.adv_estimator=grpo_custom",
-                "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES=my_estimators",
-            ],
-            ["trainer.project_name=gvpo", "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=nvidia"],
+            ["algorithm.adv_estimator=my_own", f"{LOSS}=my_own"],
+            [f"{LOSS}=my_grpo", "actor_rollout_ref.model.external_lib=my_losses"],
+            ["algorithm.adv_estimator=grpo_custom", f"+{VARIABLES}.VERL_USE_EXTERNAL_MODULES=my_estimators"],
+            ["trainer.project_name=gvpo", f"+{VARIABLES}.VERL_PLATFORM=nvidia"],
         ],
     )
     def test_a_training_of_verl_alone_is_not_looked_at(self, overrides: list[str], calls: list[str]) -> None:

@@ -83,9 +83,8 @@ def test_the_first_that_says_what_is_right_decides_and_more_numbers_are_reported
     ids=repr,
 )
 def test_another_type_is_refused_with_the_functions_name(returned: object) -> None:
-    with pytest.raises(
-        ValueError, match=rf"\.says' returned {re.escape(repr(returned)[:200])} \({type(returned).__name__}\)"
-    ):
+    said = rf"\.says' returned {re.escape(repr(returned)[:200])} \({type(returned).__name__}\)"
+    with pytest.raises(ValueError, match=said):
         compute_score("any", "", "9", {"returned": returned}, weights={"mine_to_load.says": 1.0})
 
 
@@ -114,16 +113,14 @@ def test_what_cannot_be_loaded_is_named_with_the_reason(name: str, why: str) -> 
 
 @pytest.mark.parametrize("name", ["corectness", ".f", "a..f", "a.f()", ":f", "a.py:", 3])
 def test_what_cannot_be_a_function_is_an_unknown_name(name: object) -> None:
-    with pytest.raises(
-        ValueError, match=r"weights names .* valid names are .* and functions such as my_package"
-    ):
+    said = r"weights names .* valid names are .* and functions such as my_package"
+    with pytest.raises(ValueError, match=said):
         check_weights({name: 1.0})
 
 
 def test_two_functions_of_one_reported_name_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"two functions that would both be reported as rewards\.f; rename one"
-    ):
+    said = r"two functions that would both be reported as rewards\.f; rename one"
+    with pytest.raises(ValueError, match=said):
         check_weights({"a/rewards.py:f": 1.0, "b/rewards.py:f": 1.0, "other.f": 1.0})
 
 

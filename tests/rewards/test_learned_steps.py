@@ -47,9 +47,10 @@ def logistic(positions: list[int]) -> Any:
 class TestTokens:
     def test_by_hand(self) -> None:
         ramp = Ramp()
-        found = LearnedReward(ramp, BYTES).scores_of_steps("4+5", "a;漢;b", [2, 4, 5])  # type: ignore[arg-type]
+        learned = LearnedReward(ramp, BYTES)  # type: ignore[arg-type]
+        assert learned.scores_of_steps("4+5", "a;漢;b", [5, 2, 4, 2]) == logistic([9, 4, 8, 4])
         assert ramp.ids == [*"4+5a;漢;b".encode()]
-        assert found == logistic([4, 8, 9])
+        assert learned.scores_of_steps("4+5", "a;漢;b", []) == []
 
     def test_trl_trains_on_the_same_tokens_at_the_same_positions(self) -> None:
         """Of a tokenizer whose texts begin with a token; the one above has none."""
@@ -69,12 +70,6 @@ class TestTokens:
 
 
 class TestScores:
-    def test_closed_form(self) -> None:
-        learned = LearnedReward(Ramp(), BYTES)  # type: ignore[arg-type]
-        # "p" is position 0, so three characters end at 3 and six at 6.
-        assert learned.scores_of_steps("p", "ab;cd;", [6, 3, 6]) == logistic([6, 3, 6])
-        assert learned.scores_of_steps("p", "ab;", []) == []
-
     def test_a_score_is_that_of_the_prefix_alone(self, policy: Any) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(3)

@@ -68,18 +68,11 @@ def test_thousands_and_decimals_belong_to_the_number(answer, wanted):
     assert correctness(said(answer), wanted) == 1.5
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("<answer>1</answer><answer>2</answer>", "2"),
-        ("<answer>1<answer>2</answer>", "2"),
-        ("<answer>1</answer>2</answer>", "1"),
-        ("<answer>1</answer><answer>2", None),
-        ("</answer><answer>", None),
-        ("<answer>14", None),
-        ("14</answer>", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "answer"), [
+    ("<answer>1</answer><answer>2</answer>", "2"), ("<answer>1<answer>2</answer>", "2"),
+    ("<answer>1</answer>2</answer>", "1"), ("<answer>1</answer><answer>2", None),
+    ("</answer><answer>", None), ("<answer>14", None), ("14</answer>", None),
+])  # fmt: skip
 def test_the_last_opened_answer_counts_and_must_be_closed(text, answer):
     assert answer_of(text) == answer
 

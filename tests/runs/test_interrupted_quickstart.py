@@ -13,6 +13,7 @@ import interrupted
 import pytest
 from interrupted import ROOT, quickstart
 
+IN_A_SESSION = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
 STAGES = {"a training starts": "0", "it trains": "3", "the curve is drawn": "quickstart:draw_learning_curve"}
 
 
@@ -34,15 +35,8 @@ def test_while_it_trains_and_after(tmp_path: Path) -> None:
 def test_while_the_task_is_prepared(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     environment = {**os.environ, "GRPO_VERL_EXT_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "examples/quickstart.py", "--out", str(tmp_path / "run")],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    words = [sys.executable, "examples/quickstart.py", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, **IN_A_SESSION)
     end = time.monotonic() + interrupted.SECONDS
     while not list(cache.rglob(".seed-1.partial")):
         assert process.poll() is None
@@ -67,14 +61,8 @@ def test_while_it_is_installed(tmp_path: Path) -> None:
     for file in (ROOT / "examples").glob("quickstart*"):
         shutil.copy(file, tmp_path / "examples")
     (tmp_path / "examples" / "setup_cpu.sh").write_text(": > installing; exec sleep 60\n")
-    process = subprocess.Popen(
-        ["bash", "examples/quickstart.sh"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON": sys.executable},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    words, environment = ["bash", "examples/quickstart.sh"], {**os.environ, "PYTHON": sys.executable}
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment, **IN_A_SESSION)
     while not (tmp_path / "installing").exists():
         assert process.poll() is None
         time.sleep(0.1)

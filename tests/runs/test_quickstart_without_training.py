@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from limits import full, read_only
+from processes import run_program
 
 from grpo_verl_ext.runs.metrics import Metrics
 
@@ -100,15 +101,8 @@ def test_the_script_refuses_and_helps_before_it_installs(tmp_path: Path) -> None
     (tmp_path / "examples" / "setup_cpu.sh").write_text("touch installed; exit 1\n")
 
     def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "examples/quickstart.sh", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, "PYTHON": sys.executable},
-        )
+        environment = {**os.environ, "PYTHON": sys.executable}
+        return run_program(["bash", "examples/quickstart.sh", *arguments], cwd=tmp_path, env=environment)
 
     refused = script("--out", ".")
     assert refused.returncode == 1

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 from omegaconf import OmegaConf
+from processes import run_program
 from ray_cluster import QUIET, Node, ray_cluster
 
 from grpo_verl_ext.driver import _settle_ray
@@ -133,8 +133,7 @@ def test_a_local_run_is_not_in_the_ray_that_was_left_unless_told_to(left_behind:
     folder, left = left_behind
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment |= {"RAY_TMPDIR": folder, MARK: folder, **QUIET}
-    words, limits = [sys.executable, "-c", ASKED, left], {"timeout": 300, "env": environment}
-    asked = subprocess.run(words, check=False, capture_output=True, text=True, **limits)
+    asked = run_program([sys.executable, "-c", ASKED, left], env=environment)
     assert asked.returncode == 0, asked.stderr
     found = json.loads(asked.stdout.splitlines()[-1])
     own = found.pop("a local run")

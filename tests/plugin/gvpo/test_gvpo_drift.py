@@ -77,19 +77,10 @@ def formula(rewards: Tensor, log_prob: Tensor, anchor: Tensor, terms: str) -> Te
 def moments(rewards: Tensor, log_prob: Tensor, old: Tensor, anchor: Tensor) -> Tensor:
     implicit, moved = BETA * (log_prob - anchor), log_prob - old
     target = rewards - BETA * (old - anchor)
-    return torch.stack(
-        [
-            covariance(rewards, log_prob),
-            covariance(log_prob, anchor),
-            log_prob.var(),
-            rewards.var(),
-            implicit.var(),
-            covariance(rewards, implicit),
-            target.var() / 2,
-            BETA**2 * moved.var() / 2,
-            -BETA * covariance(target, moved),
-        ]
-    ).detach()
+    of_policy = [covariance(rewards, log_prob), covariance(log_prob, anchor), log_prob.var()]
+    of_fit = [rewards.var(), implicit.var(), covariance(rewards, implicit)]
+    terms = [target.var() / 2, BETA**2 * moved.var() / 2, -BETA * covariance(target, moved)]
+    return torch.stack([*of_policy, *of_fit, *terms]).detach()
 
 
 def logged(moments: Tensor) -> dict[str, float]:
@@ -148,13 +139,9 @@ def trained_by_the_formula(
         drifts.append(drift)
         metrics.append(logged(sums))
         optimiser.step()
-    return {
-        "gradients": gradients,
-        "losses": losses,
-        "drifts": drifts,
-        "metrics": metrics,
-        "parameters": {name: p.detach() for name, p in model.named_parameters()},
-    }
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    found = {"gradients": gradients, "losses": losses, "drifts": drifts, "metrics": metrics}
+    return found | {"parameters": parameters}
 
 
 def assert_equal(result: dict[str, Any], wanted: dict[str, Any], name: object) -> None:
@@ -190,9 +177,8 @@ def test_gradients_and_parameters_of_four_updates(
         variants |= {"dynamic": variant(None), "recomputed": variant(2, gradient_checkpointing=True)}
     for name, (micro_batch, source) in IN_THE_UPDATE[dp_size].items():
         variants[f"{name} in the update"] = variant(micro_batch, source)
-        variants[f"{source}, anchored"] = variant(
-            micro_batch, source, anchor="ref", gradient_checkpointing=True
-        )
+        anchored_there = variant(micro_batch, source, anchor="ref", gradient_checkpointing=True)
+        variants[f"{source}, anchored"] = anchored_there
     for name, result in trained(tmp_path, monkeypatch, dp_size, variants).items():
         wanted = anchored if variants[name]["anchor"] == "ref" else expected
         assert_equal(result, wanted, name)
@@ -233,12 +219,8 @@ def test_with_dropout_the_mean_log_ratio_is_that_of_the_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forward pass beforehand has no dropout, so that the weights of a prompt do not sum to zero."""
-    variants = {
-        "before": variant(2),
-        "ranks": variant(2, RANKS),
-        "micro-batch": variant(4, MICRO_BATCH),
-        "dynamic": variant(None, MICRO_BATCH),
-    }
+    variants = {"before": variant(2), "ranks": variant(2, RANKS)}
+    variants |= {"micro-batch": variant(4, MICRO_BATCH), "dynamic": variant(None, MICRO_BATCH)}
     results = trained(tmp_path, monkeypatch, 2, variants, dropout=0.2)
     sums = {name: largest(result["metrics"]["actor/gvpo_weight_sum"]) for name, result in results.items()}
     assert 1e-2 < sums.pop("before") < math.inf

@@ -32,12 +32,8 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
     padded = torch.tensor([[*row, *[(0.0, 0.0)] * (width - len(row))] for row in rows], dtype=F64)
     log_prob = padded[..., 0].clone().requires_grad_()
     config = actor_config(CASES[name])
-    config.global_batch_info.update(
-        loss_scale_factor=config.loss_scale_factor,
-        dp_size=1,
-        batch_num_tokens=int(mask.sum()),
-        global_batch_size=len(rows),
-    )
+    counts = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(rows)}
+    config.global_batch_info.update(counts, loss_scale_factor=config.loss_scale_factor)
     of_tokens = torch.tensor(advantages, dtype=F64).unsqueeze(-1) * mask
     tokens = {"old_log_prob": padded[..., 1], "advantages": of_tokens}
     record = LOSSES.get(config.policy_loss.loss_mode)
@@ -247,23 +243,18 @@ def by_trl(trainer: type, options: dict[str, object], batch: Rollout) -> tuple[f
         "old_per_token_logps": batch.old_log_prob,
         "num_items_in_batch": mask.sum(),
     }
+    arguments = {"delta": None, "steps_per_generation": 1}
+    arguments |= {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}
+    arguments |= {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0}
     fake = SimpleNamespace(
         **{"importance_sampling_level": "token", "loss_type": "grpo", "epsilon_low": 0.2} | options,
-        args=SimpleNamespace(
-            **{"delta": None, "steps_per_generation": 1},
-            **{"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05},
-            **{"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0},
-        ),
+        **dict.fromkeys(("use_vllm", "aux_loss_enabled", "_entropy_bonus_enabled"), False),
+        **{"beta": 0.0, "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None},
+        args=SimpleNamespace(**arguments),
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x),
         model=SimpleNamespace(training=True),
         get_gamma_weights=trainer.get_gamma_weights,
-        beta=0.0,
-        top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
-        use_vllm=False,
-        aux_loss_enabled=False,
         current_gradient_accumulation_steps=1,
-        _entropy_bonus_enabled=False,
         _get_per_token_logps_and_entropies=lambda *_, **__: (log_prob, torch.zeros_like(log_prob), None),
         _metrics={"train": defaultdict(list)},
     )

@@ -92,15 +92,9 @@ def agent_loop(
     loop: Callable[..., Any], config: DictConfig, server: Server, tokenizer: Any = TOKENIZER
 ) -> Any:
     """As verl's worker makes it."""
-    return loop(
-        trainer_config=DictConfigWrap(config),
-        server_manager=server,
-        tokenizer=tokenizer,
-        processor=None,
-        dataset_cls=RLHFDataset,
-        data_config=DictConfigWrap(config.data),
-        hf_model_type="qwen2",
-    )
+    wrapped = {"trainer_config": DictConfigWrap(config), "data_config": DictConfigWrap(config.data)}
+    made = {"server_manager": server, "tokenizer": tokenizer, "processor": None, "dataset_cls": RLHFDataset}
+    return loop(**wrapped, **made, hf_model_type="qwen2")
 
 
 def seeds_of(loop: Callable[..., Any], config: DictConfig, params: dict[str, Any], step: int) -> list[Any]:

@@ -48,25 +48,16 @@ def step_model(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_response(response: str) -> DataProto:
     """As verl pads the outputs of a session: prompts and responses apart, the mask of both together."""
     prompt_ids, response_ids = BYTES.encode(PROMPT), [*BYTES.encode(response), BYTES.eos_token_id]
-    batch = TensorDict(
-        {
-            "prompts": torch.tensor([[*prompt_ids, 0, 0]]),
-            "responses": torch.tensor([[*response_ids, 0]]),
-            "attention_mask": torch.tensor([[*[1] * len(prompt_ids + response_ids), 0, 0, 0]]),
-        },
-        batch_size=1,
-    )
+    tokens = {"prompts": torch.tensor([[*prompt_ids, 0, 0]]), "responses": torch.tensor([[*response_ids, 0]])}
+    tokens["attention_mask"] = torch.tensor([[*[1] * len(prompt_ids + response_ids), 0, 0, 0]])
+    batch = TensorDict(tokens, batch_size=1)
     # verl's ``naive`` takes the mask's last places for the response's
     batch["attention_mask"][0, -len(response_ids) - 1 : -1] = 1
     data = DataProto(batch=batch)
-    for key, value in {
-        "data_source": "chain_sum",
-        "reward_model": {"ground_truth": "9"},
-        "extra_info": {"terms": [4, 5]},
-        "raw_prompt": [{"role": "user", "content": "4+5=?"}],
-        "prompt_len": len(prompt_ids),
-        "response_len": len(response_ids),
-    }.items():
+    row = {"data_source": "chain_sum", "reward_model": {"ground_truth": "9"}, "extra_info": {"terms": [4, 5]}}
+    row |= {"prompt_len": len(prompt_ids), "response_len": len(response_ids)}
+    row["raw_prompt"] = [{"role": "user", "content": "4+5=?"}]
+    for key, value in row.items():
         data.non_tensor_batch[key] = np.empty(1, dtype=object)
         data.non_tensor_batch[key][0] = value
     return data

@@ -1,13 +1,13 @@
 """Test that verl accepts what the scripts of examples/train start, on one GPU and on sixteen."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from embedded_task import make_embedded_task
+from processes import run_program
 from ray_cluster import QUIET, free_ports, ray_head
 from scripts import Run, Started, assert_that_verls_workers_would_accept, configured, noted
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -139,19 +139,11 @@ class TestSlurm:
             (notes / name).write_text(f"#!/bin/bash\n{does}\n")
             (notes / name).chmod(0o755)
         (port,) = map(str, free_ports(1))
-        found = subprocess.run(
-            ["sbatch", "examples/train/slurm.sh", "math", "trainer.experiment_name='a b'"],
-            env={
-                "PATH": f"{notes}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-                **{"HOME": str(tmp_path), "PORT": port, **QUIET, **knobs},
-                "RAY_START": f"--disable-usage-stats --num-cpus=1 --object-store-memory={128 * 2**20}",
-            },
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        environment = {"HOME": str(tmp_path), "PORT": port, **QUIET, **knobs}
+        environment["PATH"] = f"{notes}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment["RAY_START"] = "--disable-usage-stats --num-cpus=1 --object-store-memory=134217728"
+        words = ["sbatch", "examples/train/slurm.sh", "math", "trainer.experiment_name='a b'"]
+        found = run_program(words, env=environment, cwd=ROOT)
         assert found.returncode == 0, found.stdout + found.stderr
         assert noted(notes) == alone
         assert f"RAY_ADDRESS=127.0.0.1:{port}" in found.stderr

@@ -93,18 +93,10 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
     """A share of 1 and every response stored once: π′ e^{R/β}, by verl's worker, whatever wrote them."""
     start, variants, batches = small_model(), {}, {}
     for name in ("gvpo", "grpo"):
-        own = Rollout(
-            monkeypatch,
-            tmp_path / name,
-            data(**dict.fromkeys(PROMPTS, TABLE)),
-            algo=name,
-            reward=reward,
-            model=start,
-            share=1.0,
-            actor_rollout_ref__actor__ppo_epochs=120,
-            actor_rollout_ref__actor__use_kl_loss=False,
-            **{N: len(TABLE)},
-        )
+        actor = {"actor_rollout_ref__actor__ppo_epochs": 120, "actor_rollout_ref__actor__use_kl_loss": False}
+        settings = {"algo": name, "reward": reward, "model": start, "share": 1.0, N: len(TABLE), **actor}
+        rows = data(**dict.fromkeys(PROMPTS, TABLE))
+        own = Rollout(monkeypatch, tmp_path / name, rows, **settings)
         own.trainer._init_dataloader()
         batch, metrics = own.step()
         assert (own.server.asked, metrics["stored/share"]) == (0, 1.0)
