@@ -37,8 +37,8 @@ class _GroupTrainer(GvpoMixin, MiniBatchMixin, *_PARTS):  # type: ignore[misc]  
     def worker_with_parts(cls, config: DictConfig) -> type:
         """Return verl's worker class with our actor, and the parts of the features that a training uses."""
         used = (each.worker for each in all_features() if each.worker and each.used(config))
-        bases = (*map(resolve_name, used), cls.worker_cls)
-        return type(cls.worker_cls.__name__, bases, {"actor_worker_cls": GroupTrainingWorker})
+        ours = type(cls.worker_cls.__name__, (cls.worker_cls,), {"actor_worker_cls": GroupTrainingWorker})
+        return type(ours.__name__, (*map(resolve_name, used), ours), {})
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()

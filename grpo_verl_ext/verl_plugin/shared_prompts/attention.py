@@ -14,15 +14,12 @@ from transformers import AttentionInterface, modeling_flash_attention_utils
 
 from grpo_verl_ext.verl_plugin.shared_prompts.layout import Layout
 
-_SDPA = "grpo_ext_shared_prompts"
-_RAGGED = {f"flash_attention_{version}": f"{_SDPA}_{version}" for version in (2, 3, 4)}
+PADDED = "grpo_ext_shared_prompts"
+"""The attention of ours in the place of SDPA and eager attention."""
+RAGGED = {f"flash_attention_{version}": f"{PADDED}_{version}" for version in (2, 3, 4)}
+"""Attention of transformers → the one of ours in its place."""
 _UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias", "head_mask")
 """What some models ask of their attention, and these functions do not compute."""
-
-
-def name_of(attention: str) -> str:
-    """Return the attention of ours that takes the place of this one of transformers."""
-    return _RAGGED.get(attention, _SDPA)
 
 
 def by_sdpa(
@@ -103,6 +100,6 @@ def _refuse(attention_mask: Tensor | None, others: Mapping[str, Any]) -> None:
         )
 
 
-AttentionInterface.register(_SDPA, by_sdpa)
-for _attention, _name in _RAGGED.items():
+AttentionInterface.register(PADDED, by_sdpa)
+for _attention, _name in RAGGED.items():
     AttentionInterface.register(_name, partial(by_ragged_rows, _attention))

@@ -1,6 +1,5 @@
 """The record of the feature ``shared_prompts``: what it was tested with, and the models that it refuses."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -30,21 +29,19 @@ def _check_model(config: DictConfig) -> None:
     except (OSError, ValueError, TypeError):
         return  # no model that verl loads, or one of remote code, which a row refuses
     override: Any = OmegaConf.to_container(OmegaConf.create(setting(config, f"{_MODEL}.override_config", {})))
-    if why := ", ".join(_unlike({**content, **(content.get("text_config") or {}), **override})):
-        raise SettingError(MODEL, path, why=f"{_KEY} is not tested with a model that has {why}", fix=_OFF)
-
-
-def _unlike(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a model's settings have beside causal attention of every token to all before it."""
-    if {*(content.get("layer_types") or ())} - {"full_attention"}:
-        yield f"layers of {' and '.join(sorted({*content['layer_types']}))}"
+    content = {**content, **(content.get("text_config") or {}), **override}
+    found = [name for name in ("vision_config", "audio_config") if content.get(name)]
+    if kinds := {*(content.get("layer_types") or ())} - {"full_attention"}:
+        found.append(f"layers of {' and '.join(sorted(kinds))}")
     elif content.get("sliding_window") and content.get("use_sliding_window", True):
-        yield f"sliding_window={content['sliding_window']}"
+        found.append(f"sliding_window={content['sliding_window']}")
     for name, value in content.items():
-        is_number = isinstance(value, int | float) and value > 0
-        if is_number and ("softcap" in name or ("drop" in name and not name.startswith("classifier"))):
-            yield f"{name}={value}"
-    yield from (name for name in ("vision_config", "audio_config") if content.get(name))
+        is_other = "softcap" in name or ("drop" in name and not name.startswith("classifier"))
+        if is_other and isinstance(value, int | float) and value > 0:
+            found.append(f"{name}={value}")
+    if found:
+        why = f"{_KEY} is not tested with a model that has {', '.join(found)}"
+        raise SettingError(MODEL, path, why=why, fix=_OFF)
 
 
 _USED = If(_KEY)

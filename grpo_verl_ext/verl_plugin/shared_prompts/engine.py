@@ -21,10 +21,12 @@ from verl.utils.device import get_device_name
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 from verl.utils.torch_functional import logprobs_from_logits
 from verl.workers.engine.fsdp import transformer_impl
+from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 from wrapt import wrap_function_wrapper
 
-from grpo_verl_ext.verl_plugin.shared_prompts.attention import name_of
+from grpo_verl_ext.verl_plugin.gvpo import GroupTrainingWorker
+from grpo_verl_ext.verl_plugin.shared_prompts.attention import PADDED, RAGGED
 from grpo_verl_ext.verl_plugin.shared_prompts.layout import by_prompt, count_fed, fed_rows, layout_of
 
 _OFF = "Type: algorithm.grpo_ext.shared_prompts=false"
@@ -40,6 +42,8 @@ class SharedPromptsEngine:
     _model: Any
     _attention: str
     """The configured attention function."""
+    _ours: str
+    """The one in its place."""
     _is_verls = False
     """Whether the pass at hand is verl's own."""
     _longest = 0
@@ -48,10 +52,10 @@ class SharedPromptsEngine:
     def _build_module(self) -> Any:
         self._model = super()._build_module()  # type: ignore[misc]  # verl's engine is next
         self._attention = self._model.config._attn_implementation
-        ours = name_of(self._attention)
-        self._model.set_attn_implementation(ours)
+        self._ours = RAGGED.get(self._attention, PADDED)
+        self._model.set_attn_implementation(self._ours)
         keeps = "logits_to_keep" in inspect.signature(self._model.forward).parameters
-        if not keeps or self._model.config._attn_implementation != ours:
+        if not keeps or self._model.config._attn_implementation != self._ours:
             name = type(self._model).__name__
             missing = "attention function can be set" if keeps else "logits can be left out"
             raise ValueError(f"shared prompts need a model whose {missing}, and {name} is none. {_OFF}")
@@ -120,7 +124,8 @@ class SharedPromptsEngine:
     @torch.no_grad()
     def _compare(self, data: TensorDict) -> None:
         """Raise ValueError where verl's pass has other log-probs for the longest row and one beside it."""
-        lengths = (data["prompts"].offsets().diff() + data["responses"].offsets().diff()).tolist()
+        prompts, responses = (data[name].offsets().diff().tolist() for name in ("prompts", "responses"))
+        lengths = [p + r if r > 1 else 0 for p, r in zip(prompts, responses, strict=True)]
         longest = _largest([max(lengths)], self.get_data_parallel_group())[0]  # type: ignore[attr-defined]
         if longest <= self._longest:
             return
@@ -136,7 +141,7 @@ class SharedPromptsEngine:
         self._is_verls = True
         self._model.set_attn_implementation(self._attention)
         verls = torch.cat([self._log_probs(data, [row]) for row in rows])
-        self._model.set_attn_implementation(name_of(self._attention))
+        self._model.set_attn_implementation(self._ours)
         self._is_verls = False
         apart = ((ours - verls).abs() / verls.abs().clamp(min=1)).nan_to_num(torch.inf)
         dtypes = (self._model.dtype, self._autocast_dtype)  # type: ignore[attr-defined]
@@ -173,22 +178,20 @@ def sharing_prompts(worker: Any) -> Any:
 class SharedPromptsWorkerMixin:
     """Chooses the engines of actor and reference, mixed in before verl's ActorRolloutRefWorker."""
 
-    actor_worker_cls: Any
-    ref_worker_cls: Any
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.actor_worker_cls = sharing_prompts(self.actor_worker_cls)
-        self.ref_worker_cls = sharing_prompts(self.ref_worker_cls)
+    actor_worker_cls = sharing_prompts(GroupTrainingWorker)
+    ref_worker_cls = sharing_prompts(TrainingWorker)
 
 
-def _cut(data: Any, group: Any) -> tuple[list[Any], list[list[int]]]:
-    """Return a rank's micro-batches and the rows of each, as verl does with dynamic batching.
+def _micro_batches(verls: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
+    """Return the micro-batches of a rank's rows and the rows of each, as verl's function does.
 
-    Each has at most ``max_token_len_per_gpu`` fed tokens, and all ranks get the same number. The rows of a
-    prompt stay together, unless they are too many, or another rank has too few prompts. Those that
-    ``force_group_size`` binds always do.
+    With dynamic batching each has at most ``max_token_len_per_gpu`` fed tokens, and all ranks get the same
+    number. The rows of a prompt stay together, unless they are too many, or another rank has too few prompts.
+    Those that ``force_group_size`` binds always do.
     """
+    data, group = kwargs["data"], kwargs["dp_group"]
+    if not (tu.get(data, _MARK, default=False) and tu.get(data, "use_dynamic_bsz", default=True)):
+        return verls(*args, **kwargs)
     fed = fed_rows(data["prompts"], data["responses"])
     budget, bound = int(data["max_token_len_per_gpu"]), tu.get(data, key="force_group_size", default=1)
     blocks = [list(range(start, start + bound)) for start in range(0, len(fed), bound)]
@@ -207,13 +210,6 @@ def _cut(data: Any, group: Any) -> tuple[list[Any], list[list[int]]]:
     )
 
 
-def _prepare_micro_batches(verls: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
-    data = kwargs["data"]
-    if tu.get(data, key=_MARK, default=False) and tu.get(data, key="use_dynamic_bsz", default=True):
-        return _cut(data, kwargs["dp_group"])
-    return verls(*args, **kwargs)
-
-
 def _largest(numbers: list[int], group: Any) -> list[int]:
     """Return the largest of each number over the ranks."""
     found = torch.tensor(numbers, device=get_device_name())
@@ -222,4 +218,4 @@ def _largest(numbers: list[int], group: Any) -> list[int]:
 
 
 # verl's engine has no hook here; it counts n · (P + R) tokens for a prompt and parts its rows.
-wrap_function_wrapper(transformer_impl, "prepare_micro_batches", _prepare_micro_batches)
+wrap_function_wrapper(transformer_impl, "prepare_micro_batches", _micro_batches)

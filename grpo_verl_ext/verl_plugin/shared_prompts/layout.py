@@ -6,10 +6,10 @@ prompt is fed once for all rows that have it: [prompt, response 1, response 2, â
 last token, attending to the prompt and to itself. Rows of a prompt that are fed the same tokens share them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -101,15 +101,18 @@ class Layout:
         keys = [part for a, b, c, d in spans for part in (range(a, a + b), range(c, c + d))]
         lengths = torch.tensor([(0, 0), *((d, b + d) for _, b, _, d in spans)], dtype=torch.int32)
         begin = lengths.cumsum(0, dtype=torch.int32).T.contiguous().to(device)
-        return _indices(keys, device), begin[0], begin[1]
+        return torch.tensor([*chain(*keys)], device=device), begin[0], begin[1]
 
 
 def fed_rows(prompts: Nested, responses: Nested) -> list[Fed]:
     """Return what is fed for each row of nested prompts and responses."""
-    found = list(zip(_ids(prompts), (row[:-_SIZE] for row in _ids(responses)), strict=True))
-    if not all(prompt for prompt, _ in found):
+    parts = []
+    for nested, left_out in ((prompts, 0), (responses, 1)):
+        ids, offsets = nested.values().to("cpu", torch.int64).numpy(), nested.offsets().tolist()
+        parts.append([ids[a : max(a, b - left_out)].tobytes() for a, b in pairwise(offsets)])
+    if not all(parts[0]):
         raise ValueError("a row has no prompt token, at which its first response token would be predicted")
-    return found
+    return list(zip(*parts, strict=True))
 
 
 def count_fed(rows: Iterable[Fed]) -> int:
@@ -150,8 +153,8 @@ def layout_of(prompts: Nested, responses: Nested) -> Layout:
         segments += [prompt, *own] if len(own) > 1 else [Segment(prompt.start, fed - prompt.start)]
     token = [range(start + size, end) for size, (start, end) in zip(sizes, pairwise(begin), strict=True)]
     of_rows = [part for parts in logits for part in parts]
-    found = [_indices(each, prompts.device) for each in (source, kept, of_rows, token)]
-    return Layout(found[0], found[1], found[2], found[3], tuple(segments))
+    found = [torch.tensor([*chain(*each)], device=prompts.device) for each in (source, kept, of_rows, token)]
+    return Layout(found[0], found[1], found[2].long(), found[3].long(), tuple(segments))
 
 
 def by_prompt(fed: Sequence[Fed], blocks: Sequence[list[int]], budget: int) -> list[list[int]]:
@@ -165,12 +168,3 @@ def by_prompt(fed: Sequence[Fed], blocks: Sequence[list[int]], budget: int) -> l
             units.append(unit)
         unit.extend(block)
     return units
-
-
-def _ids(nested: Nested) -> Iterator[bytes]:
-    ids, offsets = nested.values().to("cpu", torch.int64).numpy(), nested.offsets().tolist()
-    return (ids[start:end].tobytes() for start, end in pairwise(offsets))
-
-
-def _indices(ranges: list[range], device: torch.device) -> Tensor:
-    return torch.cat([torch.arange(each.start, each.stop) for each in ranges]).to(device)
