@@ -8,7 +8,6 @@ updates and a reference does, in micro-batches of a budget of tokens. Memory is 
 of its own after two steps with Adam, and what the first pass for log-probs adds to it.
 """
 
-import itertools
 import json
 import multiprocessing
 import os
@@ -22,30 +21,15 @@ from typing import Any
 import torch
 from common import MIB, grown, own_memory, parser, save_model
 
-MODELS: dict[str, dict[str, Any]] = {
-    "smollm2": {
-        "architecture": "llama",
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-    },
-    "chain": {
-        "architecture": "qwen2",
-        "vocab_size": 265,
-        "hidden_size": 96,
-        "intermediate_size": 384,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-    },
+# Architecture, words, width, width of the feed-forward layers; layers, heads; tokens of a micro-batch.
+MODELS: dict[str, tuple[Any, ...]] = {
+    "smollm2": ("llama", 49152, 576, 1536, 30, 9, 3, 594),
+    "chain": ("qwen2", 265, 96, 384, 4, 4, 4, 4096),
 }
-CASES = [f"smollm2:{case}" for case in ("100,16,8x1", "150,150,8x1", "24,8,4x4", "6,10,4x4", "100,16,1x8")]
-CASES += ["chain:18,30,8x16", "smollm2-step:8,3,8x32", "chain-step:18,30,8x16"]
-BUDGETS = {"smollm2": 594, "chain": 4096}
-Seconds = dict[str, list[float]]
+SHAPES = ("100,16,8x1", "150,150,8x1", "24,8,4x4", "6,10,4x4", "100,16,1x8")
+CASES = [*(f"smollm2:{shape}" for shape in SHAPES), "smollm2-step:8,3,8x32"]
+CASES += ["chain:18,30,8x16", "chain-step:18,30,8x16"]
+Passes = dict[str, Callable[[], object]]
 
 
 def main() -> None:
@@ -55,128 +39,110 @@ def main() -> None:
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
     for case in options.cases:
-        found = in_process(times, case, options.pairs)
+        found = in_process(ratios, case, options.pairs)
         if "-step" not in case:
-            peaks = [in_process(peak, case, shared) for shared in (False, True)]
-            found |= {f"{name}_mib": [peak[name] // MIB for peak in peaks] for name in peaks[0]}
-            found |= {f"{name}_ratio": peaks[1][name] / max(peaks[0][name], 1) for name in peaks[0]}
-        said = ", ".join(
-            f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in found.items()
-        )
-        print(json.dumps({"case": case, **found}) if options.json else f"{case}: {said}", flush=True)
+            verls, ours = (in_process(peak, case, shared) for shared in (False, True))
+            found |= {f"{name}_mib": [verls[name] // MIB, ours[name] // MIB] for name in verls}
+            found |= {f"{name}_ratio": round(ours[name] / max(verls[name], 1), 3) for name in verls}
+        print(json.dumps({"case": case} | found) if options.json else f"{case}: {found}", flush=True)
 
 
-def times(case: str, pairs: int) -> dict[str, Any]:
-    """Return the median seconds of each pass by verl's engine and with shared prompts, and their ratios."""
+def ratios(case: str, pairs: int) -> dict[str, Any]:
+    """Return the median seconds of verl's passes, and those with shared prompts over them."""
     passes = [passes_of(case, shared) for shared in (False, True)]
-    for each in itertools.chain(*passes):
-        each[1]()
-    found: list[Seconds] = [{name: [] for name, _ in own} for own in passes]
-    for _ in range(pairs):
-        for at in range(len(passes[0])):
-            for own, seconds in zip(passes, found, strict=True):
-                name, call = own[at]
+    seconds: list[dict[str, list[float]]] = [{name: [] for name in passes[0]} for _ in passes]
+    for pair in range(1 + pairs):  # the first one warms up
+        for name in passes[0]:
+            for own, taken in zip(passes, seconds, strict=True):
                 started = time.process_time()
-                call()
-                seconds[name].append(time.process_time() - started)
-    verl, ours = ({name: median(each) for name, each in seconds.items()} for seconds in found)
-    ratios = {name: ours[name] / verl[name] for name in verl}
-    ratios["all"] = sum(ours.values()) / sum(verl.values())
+                own[name]()
+                taken[name] += [time.process_time() - started] * (pair > 0)
+    verl, ours = ({name: median(each) for name, each in taken.items()} for taken in seconds)
+    found = {name: ours[name] / verl[name] for name in verl} | {
+        "all": sum(ours.values()) / sum(verl.values())
+    }
     if "-step" not in case:
-        ratios["one update, no old log-probs"] = ours["update"] / sum(verl.values())
-    return {"verl_seconds": {name: round(each, 3) for name, each in verl.items()}, **ratios}
+        found["one update, no old log-probs"] = ours["update"] / sum(verl.values())
+    rounded = {name: round(each, 3) for name, each in found.items()}
+    return {"verl_seconds": {name: round(each, 3) for name, each in verl.items()}} | rounded
 
 
-def passes_of(case: str, shared: bool) -> list[tuple[str, Callable[[], object]]]:
-    """Return the passes of a case by one engine, each with its name."""
-    model, shape = case.split(":")
-    is_step = model.endswith("-step")
-    engine, rows = make_engine(model.removesuffix("-step"), shared), make_rows(shape)
-    halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
-    budget = BUDGETS[model.removesuffix("-step")] if is_step else 2**20
-
-    def log_probs(rows: list[dict[str, Any]], entropy: bool) -> None:
-        with engine.eval_mode():
-            engine.infer_batch(batch_of(rows, budget, calculate_entropy=entropy))
-
-    def update(rows: list[dict[str, Any]]) -> None:
-        with engine.train_mode():
-            engine.optimizer_zero_grad()
-            engine.forward_backward_batch(batch_of(rows, budget, calculate_entropy=False), loss)
-
+def passes_of(case: str, shared: bool) -> Passes:
+    model, _, shape = case.partition(":")
+    model, is_step = model.removesuffix("-step"), model.endswith("-step")
+    engine, rows = make_engine(model, shared), make_rows(shape)
+    budget, half = MODELS[model][-1] if is_step else 2**20, len(rows) // 2
+    log_probs, update = partial(infer, engine, rows, budget), partial(train, engine, budget)
     if not is_step:
-        return [("log_probs", partial(log_probs, rows, True)), ("update", partial(update, rows))]
-    old = partial(log_probs, rows, True)
-    both = [partial(update, half) for half in halves]
-    return [
-        ("old_log_probs", old),
-        ("reference", partial(log_probs, rows, False)),
-        ("updates", lambda: [each() for each in both]),
-    ]
+        return {"log_probs": partial(log_probs, calculate_entropy=True), "update": partial(update, rows)}
+    return {
+        "old_log_probs": partial(log_probs, calculate_entropy=True),
+        "reference": partial(log_probs, calculate_entropy=False),
+        "updates": lambda: [update(part) for part in (rows[:half], rows[half:])],
+    }
 
 
 def peak(case: str, shared: bool) -> dict[str, int]:
     """Return by how many bytes the first pass for log-probs grows a process, and its peak after two steps."""
-    model, shape = case.split(":")
+    model, _, shape = case.partition(":")
     engine, rows = make_engine(model, shared), make_rows(shape)
-
-    def log_probs() -> None:
-        with engine.eval_mode():
-            engine.infer_batch(batch_of(rows, 2**20, calculate_entropy=True))
-
-    growth = grown(log_probs)
+    growth = grown(lambda: infer(engine, rows, 2**20, calculate_entropy=True))
     for _ in range(2):
         with engine.train_mode():
-            engine.train_batch(batch_of(rows, 2**20, calculate_entropy=False), loss)
-        log_probs()
+            engine.train_batch(batch_of(rows, 2**20), loss)
+        infer(engine, rows, 2**20, calculate_entropy=True)
     return {"growth": growth, "peak": own_memory("VmHWM")}
 
 
-def make_engine(model: str, shared: bool) -> Any:
+def infer(engine: Any, rows: list[Any], budget: int, *, calculate_entropy: bool) -> None:
+    with engine.eval_mode():
+        engine.infer_batch(batch_of(rows, budget, calculate_entropy=calculate_entropy))
+
+
+def train(engine: Any, budget: int, rows: list[Any]) -> None:
+    with engine.train_mode():
+        engine.optimizer_zero_grad()
+        engine.forward_backward_batch(batch_of(rows, budget), loss)
+
+
+def make_engine(name: str, shared: bool) -> Any:
     """Return verl's engine, with shared prompts or as it is, of a model with random weights."""
+    import verl.workers.config as verls
     from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
 
     from grpo_verl_ext.verl_plugin.shared_prompts.engine import sharing_prompts
 
     torch.manual_seed(0)
+    precision = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
+    *model, layers, heads, kv_heads, _ = MODELS[name]
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder, **MODELS[model])
-        attention = {"attn_implementation": "sdpa"}
-        worker = (sharing_prompts(TrainingWorker) if shared else TrainingWorker)(
-            TrainingWorkerConfig(
-                model_type="language_model",
-                model_config=HFModelConfig(
-                    path=folder,
-                    load_tokenizer=False,
-                    override_config=attention,
-                    enable_gradient_checkpointing=False,
-                ),
-                engine_config=FSDPEngineConfig(
-                    strategy="fsdp2",
-                    mixed_precision=dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32"),
-                    use_torch_compile=False,
-                ),
-                optimizer_config=FSDPOptimizerConfig(lr=1e-6, clip_grad=1.0),
-                checkpoint_config=CheckpointConfig(),
-            )
-        )
+        save_model(folder, *model, **sizes)
+        config = verls.TrainingWorkerConfig(
+            model_type="language_model",
+            model_config=verls.HFModelConfig(
+                path=folder, load_tokenizer=False, enable_gradient_checkpointing=False,
+                override_config={"attn_implementation": "sdpa"},
+            ),
+            engine_config=verls.FSDPEngineConfig(
+                strategy="fsdp2", mixed_precision=precision, use_torch_compile=False
+            ),
+            optimizer_config=verls.FSDPOptimizerConfig(lr=1e-6, clip_grad=1.0),
+            checkpoint_config=CheckpointConfig(),
+        )  # fmt: skip
+        worker = (sharing_prompts(TrainingWorker) if shared else TrainingWorker)(config)
         worker.reset()
     return worker.engine
 
 
 def make_rows(shape: str) -> list[dict[str, Any]]:
     """Return the rows of G prompts of P tokens with n responses of R, all tokens random."""
-    *lengths, last = shape.split(",")
-    (prompt, response), (n, groups) = map(int, lengths), map(int, last.split("x"))
-    rows = []
-    for _ in range(groups):
-        of_prompt = torch.randint(256, (prompt,))
-        for _ in range(n):
-            own = torch.randint(256, (response,))
-            ids, ones = torch.cat([of_prompt, own]), torch.ones(response, dtype=torch.int64)
+    prompt, response, n, groups = map(int, shape.replace("x", ",").split(","))
+    ones, rows = torch.ones(response, dtype=torch.int64), []
+    for of_prompt in torch.randint(256, (groups, prompt)):
+        for own in torch.randint(256, (n, response)):
+            ids = torch.cat([of_prompt, own])
             row = {"input_ids": ids, "position_ids": torch.arange(len(ids)), "prompts": of_prompt}
             rows.append(row | {"responses": own, "response_mask": ones, "loss_mask": ones})
     return rows
@@ -185,10 +151,8 @@ def make_rows(shape: str) -> list[dict[str, Any]]:
 def batch_of(rows: list[dict[str, Any]], budget: int, **extra: Any) -> Any:
     from verl.utils import tensordict_utils as tu
 
-    nested = {
-        name: torch.nested.as_nested_tensor([row[name] for row in rows], layout=torch.jagged)
-        for name in rows[0]
-    }
+    nested = {name: torch.nested.as_nested_tensor([row[name] for row in rows], layout=torch.jagged)
+              for name in rows[0]}  # fmt: skip
     extra |= {"temperature": 1.0, "use_remove_padding": False, "max_token_len_per_gpu": budget}
     return tu.get_tensordict(nested, non_tensor_dict=extra)
 
