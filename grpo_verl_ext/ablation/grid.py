@@ -20,7 +20,7 @@ from grpo_verl_ext.ablation.declaration import FEWEST, Control, GridSettings, Me
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
-from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.files import check_folder, write_whole
 
 GRID = "grid.json"
 """The copy of the grid in its folder."""
@@ -49,6 +49,7 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
 def checked(settings: GridSettings) -> GridSettings:
     """Return the settings, or refuse what in them does not fit together."""
     axes, seeds = settings.axes, settings.seeds
+    check_folder(settings.folder)
     different = len({*seeds}) if any("{seed}" in override for override in settings.seed_overrides) else 1
     if different < len(seeds):
         raise AblationError(

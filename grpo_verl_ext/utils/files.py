@@ -46,6 +46,12 @@ def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
         yield
 
 
+def check_folder(path: Path | str) -> None:
+    """Raise NotADirectoryError where the path, or a part of it, is a file."""
+    with suppress(FileNotFoundError):
+        os.stat(f"{Path(path)}/")
+
+
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
     """Give a new folder to fill; it becomes ``target`` when the block succeeds and is removed when it fails.
