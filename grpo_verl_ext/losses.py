@@ -9,8 +9,6 @@ Functions are made from records, a stranger's too, when they are first asked for
 KL and entropy, are the trainer's, as are DAPO's filter and punishment of long responses.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

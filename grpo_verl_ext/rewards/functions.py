@@ -10,14 +10,13 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.rewards import steps
-from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.files import module_file
 
 LARGEST_SCORE = 1e15
@@ -98,20 +97,6 @@ def checked_result(result: Mapping[str, Any], function: str) -> dict[str, Any]:
     if "reward" in report:
         raise ValueError(f"{said} reports 'reward', by which verl names the score; give it another name")
     return {**result, "reward_score": score, "reward_extra_info": report}
-
-
-def of_one_kind(key: str, values: Sequence[Any], function: str) -> Sequence[Any]:
-    """Return what responses report under a key without texts where others report numbers; None: nothing.
-
-    verl's votes ask which ``pred`` are equal: of these the numbers become texts.
-    """
-    if {True, False} != {isinstance(value, str) for value in values if value is not None}:
-        return values
-    is_vote, left = key == "pred", "its numbers become texts" if key == "pred" else "its texts are left out"
-    say(f"warning: the reward function {function} reports numbers and texts as {key}; in validation {left}")
-    if is_vote:
-        return [None if value is None else str(value) for value in values]
-    return [None if isinstance(value, str) else value for value in values]
 
 
 def call_function(name: str, **row: object) -> dict[str, float]:
