@@ -82,7 +82,7 @@ def test_a_file_as_folder_is_refused_before_verl_is_imported(
         """
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"{words[0]}: {file}/new/: Not a directory; valid is a place that ")
+    assert ended.stderr.startswith(f"{words[0]}: {file}/new: Not a directory; valid is a place that ")
     assert ended.stderr.endswith("Type: folder=<another>\n")
 
 

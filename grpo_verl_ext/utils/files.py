@@ -48,8 +48,8 @@ def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
 
 def check_folder(path: Path | str) -> None:
     """Raise NotADirectoryError where the path, or a part of it, is a file."""
-    with suppress(FileNotFoundError):
-        os.stat(f"{Path(path)}/")
+    if any(os.path.isfile(each) for each in (path, *Path(path).parents)):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from grpo_verl_ext.utils import keys
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, chosen_platform
 
 _PACKAGE = "grpo_verl_ext"
-
 PLATFORM_KEY = f"{keys.RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 """Key in which ``+platform=cpu`` sets the platform."""
 

@@ -40,8 +40,6 @@ _PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
 _Reported = Mapping[str, Any]
 """verl's ``reward_extra_info`` of one response."""
-_Row = dict[str, Any]
-"""The fields of a prompt with the wanted response to it, which ends with the end of turn."""
 
 
 class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -146,8 +144,8 @@ def _reported_by_prompt(batch: Any, counts: Sequence[bool], rows: TensorDict) ->
     return reports
 
 
-def _read_rows(config: DictConfig) -> list[_Row]:
-    """Read the first rows of the files, if any, and tokenize them as verl does in a rollout."""
+def _read_rows(config: DictConfig) -> list[dict[str, Any]]:
+    """Return the fields of prompts with the wanted response and end of turn, tokenized as in a rollout."""
     if (options := Options.from_config(config.algorithm).gold_responses) is None:
         return []
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
@@ -162,7 +160,7 @@ def _read_rows(config: DictConfig) -> list[_Row]:
     files: Any = [options.files] if isinstance(options.files, str) else options.files
     most = options.samples
     dataset = create_rl_dataset(files, data, model.tokenizer, None, is_train=False, max_samples=most or -1)
-    rows: list[_Row] = []
+    rows: list[dict[str, Any]] = []
     for number in range(len(dataset))[:most]:
         row = wanted = dataset[number]
         for name in options.response_key.split("."):

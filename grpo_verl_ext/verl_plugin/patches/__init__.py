@@ -58,10 +58,10 @@ def _use_reports(trainer_base: Any) -> None:
         function = reward.custom_reward_function.path or reward.reward_manager.name
         for key, values in reports.items():
             if {isinstance(each, str) for each in values if each is not None} == {True, False}:
+                left = "numbers become texts" if key == "pred" else "texts are left out"
                 kept[key] = [None if isinstance(each, str) else each for each in values]
                 if key == "pred":
                     kept[key] = [None if each is None else str(each) for each in values]
-                left = "numbers become texts" if key == "pred" else "texts are left out"
                 say(f"warning: the reward function {function} reports numbers and texts as {key}; {left}")
         return update(self, sources, uids, kept, *args, **kwargs)
 
