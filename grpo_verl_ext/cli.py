@@ -100,7 +100,7 @@ def _invariance(
     *,
     as_json: _AsJson = False,
     verl: Annotated[bool, typer.Option("--verl", help="Also measure verl's own losses.")] = False,
-    seed: Annotated[int, typer.Option(max=2**63 - 1, help="Draw the rollout with this seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Draw with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
     loss_agg_mode: Annotated[str | None, typer.Option(help="Average it by this loss_agg_mode.")] = None,
     loss_scale_factor: Annotated[int | None, typer.Option(min=1, help="Its constant, not null.")] = None,
@@ -176,19 +176,23 @@ def _doctor(
 @_iterate.command("plan")
 def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """List the rounds and what is done already; start nothing."""
-    from grpo_verl_ext.iterate.rounds import print_rounds
     from grpo_verl_ext.iterate.settings import read_settings
 
-    print_rounds(read_settings(config, overrides or []))
+    settings = read_settings(config, overrides or [])  # before verl is imported
+    from grpo_verl_ext.iterate.rounds import print_rounds
+
+    print_rounds(settings)
 
 
 @_iterate.command("run")
 def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
     """Train all rounds; after a kill the same command resumes."""
-    from grpo_verl_ext.iterate.rounds import run_iterate
     from grpo_verl_ext.iterate.settings import read_settings
 
-    run_iterate(read_settings(config, overrides or []))
+    settings = read_settings(config, overrides or [])
+    from grpo_verl_ext.iterate.rounds import run_iterate
+
+    run_iterate(settings)
 
 
 @_ablate.command("plan")
@@ -200,9 +204,10 @@ def _ablate_plan(
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
     from grpo_verl_ext.ablation.grid import read_grid
+
+    settings = read_grid(grid, overrides or [])  # before verl is imported
     from grpo_verl_ext.ablation.terminal import print_plan
 
-    settings = read_grid(grid, overrides or [])
     options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
     run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
     print_plan(settings, retry_failed=retry_failed, command=run, pilot=pilot)
@@ -223,10 +228,12 @@ def _ablate_run(
     To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
     """
     from grpo_verl_ext.ablation.grid import read_grid
+
+    settings = read_grid(grid, overrides or [])
     from grpo_verl_ext.ablation.terminal import run_grid
 
     options: Any = {"retry_failed": retry_failed, "until_decided": until_decided, "jobs": jobs}
-    if not run_grid(read_grid(grid, overrides or []), ray_address=ray_address, **options):
+    if not run_grid(settings, ray_address=ray_address, **options):
         raise typer.Exit(1)
 
 

@@ -157,7 +157,8 @@ def _set_variables(config: DictConfig) -> None:
         options = Options.from_config(config.algorithm)
     except SettingError as error:
         sys.exit(f"grpo_verl_ext: {error}")  # where the check that reports it is silenced
-    needed = ["rewards"] + ["lost_parts", "engine_death"] * options.watch + ["own_queue"] * options.own_queue
+    needed = ["rewards", "reports", *["lost_parts", "engine_death"] * options.watch]
+    needed += ["own_queue"] * options.own_queue
     variables = {PLATFORM_VARIABLE: "cpu"} if usage.asks_for_cpu(config) else {}
     variables[PATCHES_VARIABLE] = ",".join(needed)
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))

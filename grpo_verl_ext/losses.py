@@ -9,8 +9,6 @@ Functions are made from records, a stranger's too, when they are first asked for
 KL and entropy, are the trainer's, as are DAPO's filter and punishment of long responses.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re
@@ -111,10 +109,13 @@ def _keywords(algorithm: Algorithm, preset: Preset) -> dict[str, tuple[Any, str]
         words = "nats per token; responses with A < 0 that moved further get no gradient."
         found["off_policy_mask_threshold"] = (None, words)
         found["rollout_is_weights"] = (None, "weights of the tokens, (B, T), constants.")
-    words = (
-        "(tokens, responses, prompts) of the mini-batch where the rows are a part of it, of whole prompts; "
-    )
-    found["counts"] = (None, words + "losses of the parts then add up to that of the mini-batch.")
+    words = "(tokens, responses, prompts) of the mini-batch where the rows are a part of it, of whole prompts"
+    words += "; losses of the parts then add up to that of the mini-batch."
+    if "seed" in found:
+        words = "refused: the loss compares a response with all of the mini-batch, which the rows must be."
+    elif of_rewards:
+        words += ' Refused for rewards that are compared in it: several, or scale_rewards="batch".'
+    found["counts"] = (None, words)
     return found
 
 

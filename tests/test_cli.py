@@ -1,6 +1,7 @@
 """Test the command line: version, commands, and the answers to old ones."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,39 @@ def test_what_has_left_is_refused_with_where_it_went(words: list[str], said: str
     refused = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
     assert refused.exit_code != 0
     assert said in refused.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ablate", "plan", "examples/ablations/clip_chain_sum.yaml"],
+        ["iterate", "plan", "examples/iterate_chain_sum.yaml"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_as_folder_is_refused_before_verl_is_imported(
+    words: list[str], tmp_path: Path, interpreter: Python
+) -> None:
+    (file := tmp_path / "file").touch()
+    started = [*words[:2], str(Path(__file__).parents[1] / words[2]), f"folder={file}/new"]
+    ended = interpreter(
+        f"""
+        import sys
+        sys.modules |= {{"verl": None, "pandas": None}}
+        from grpo_verl_ext.cli import app
+        app({started})
+        """
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"{words[0]}: {file}/new: Not a directory; valid is a place that ")
+    assert ended.stderr.endswith("Type: folder=<another>\n")
+
+
+@pytest.mark.parametrize("seed", [2**70, -(2**70)])
+def test_a_seed_that_torch_cannot_take_is_one_sentence(seed: int) -> None:
+    refused = CliRunner().invoke(app, ["invariance", f"--seed={seed}"], env={"COLUMNS": "300"})
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "Invalid value for '--seed'" in refused.stderr
 
 
 def test_an_option_that_has_left_is_refused_with_where_it_went() -> None:

@@ -256,6 +256,8 @@ def test_a_part_of_what_is_compared_as_a_whole_is_refused(name: str) -> None:
     given = {"advantages": LOG_PROB} if name in OF_ALL else {"rewards": rewards, "groups": [0, 0]}
     with pytest.raises(TensorError, match="compares a response with all of the mini-batch"):
         getattr(losses, name)(LOG_PROB, LOG_PROB, MASK, counts=(9, 4, 2), **given)
+    words = getattr(losses, name).__doc__.partition("counts: ")[2]
+    assert "efused" in words.partition("Returns:")[0]
 
 
 # Arguments

@@ -18,7 +18,7 @@ from grpo_verl_ext.ablation.declaration import FEWEST, GridSettings, Starts
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
 from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
-from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.files import check_folder, write_whole
 
 GRID = "grid.json"  # the copy of the grid in its folder
 
@@ -59,6 +59,7 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
 
 def checked(settings: GridSettings) -> GridSettings:
     """Return the settings, or refuse what in them does not fit together."""
+    check_folder(settings.folder)
     for fault in _faults(settings):
         raise AblationError(fault)
     return settings

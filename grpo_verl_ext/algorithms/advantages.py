@@ -12,14 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.algorithms import validation
 from grpo_verl_ext.algorithms.groups import group_deviation, group_std, group_sum
-from grpo_verl_ext.algorithms.validation import (
-    TensorError,
-    check_floating,
-    check_matrix,
-    check_rows,
-    check_same_shape,
-)
 
 _STD_EPS = 1e-6
 """Added to a standard deviation before dividing, in reward units; verl's value (TRL: 1e-4)."""
@@ -34,7 +28,7 @@ def response_rewards(token_level_rewards: Tensor) -> Tensor:
     Deliberately not masked by ``response_mask``: when a multi-turn response ends in a token that the policy
     did not write, verl puts the reward on exactly that masked token.
     """
-    check_floating(token_level_rewards=token_level_rewards)
+    validation.check_floating(token_level_rewards=token_level_rewards)
     return token_level_rewards.sum(
         dim=-1, dtype=torch.promote_types(token_level_rewards.dtype, torch.float32)
     )
@@ -45,7 +39,7 @@ def has_tokens(response_mask: Tensor) -> Tensor:
 
     A row without one may still be a response: a rejected response has no token left.
     """
-    check_matrix(response_mask=response_mask)
+    validation.check_matrix(response_mask=response_mask)
     return response_mask.amax(dim=-1).bool()  # a third of the time of any() on a CPU
 
 
@@ -93,7 +87,7 @@ def mean_scaled(rewards: Tensor, group: Tensor, member: Tensor) -> Tensor:
     """
     if bool((member & (rewards < 0)).any()):
         row = int((member & (rewards < 0)).nonzero()[0])
-        raise TensorError(
+        raise validation.TensorError(
             f"the reward of row {row} is {rewards[row].item()}; MaxRL divides by the group's mean reward, "
             f"and valid are rewards ≥ 0, such as 0 and 1. Correct the reward function "
             f"(reward.custom_reward_function.path)"
@@ -127,10 +121,10 @@ def decoupled(rewards: Tensor, weights: Tensor, group: Tensor, member: Tensor) -
         rewards: r_{i,m}, M rewards of each response.
         weights: w_m, (M,).
     """
-    check_floating(rewards=rewards)
-    check_matrix(rewards=rewards)
+    validation.check_floating(rewards=rewards)
+    validation.check_matrix(rewards=rewards)
     if weights.shape != rewards.shape[1:]:
-        raise TensorError(
+        raise validation.TensorError(
             f"rewards has shape {tuple(rewards.shape)} and weights {tuple(weights.shape)}; valid are (B, M) "
             f"and (M,), a weight for each reward"
         )
@@ -156,8 +150,8 @@ def outcome_advantages(
         baseline: `group_scaled` (GRPO, DAPO), `centred` (Dr. GRPO), `leave_one_out` (RLOO) or `batch_scaled`.
         member: (B,) bool, False for padding rows, which take no part in the statistics; None: there are none.
     """
-    check_rows(response_mask, group)
-    check_same_shape(response_mask=response_mask, token_level_rewards=token_level_rewards)
+    validation.check_rows(response_mask, group)
+    validation.check_same_shape(response_mask=response_mask, token_level_rewards=token_level_rewards)
     if member is None:
         member = torch.ones_like(group, dtype=torch.bool)
     advantages = baseline(response_rewards(token_level_rewards), group, member)
@@ -171,8 +165,8 @@ def on_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
 
 def per_response(advantages: Tensor, response_mask: Tensor) -> Tensor:
     """Undo `on_tokens`: the value at each response's first token, 0 without one: (B, T) → (B,)."""
-    check_matrix(response_mask=response_mask)
-    check_same_shape(response_mask=response_mask, advantages=advantages)
+    validation.check_matrix(response_mask=response_mask)
+    validation.check_same_shape(response_mask=response_mask, advantages=advantages)
     first = response_mask.to(torch.uint8).argmax(dim=-1, keepdim=True)
     return torch.where(has_tokens(response_mask), advantages.gather(-1, first).squeeze(-1), 0)
 
@@ -183,9 +177,9 @@ def is_truncated(response_mask: Tensor, max_response_length: int) -> Tensor:
     True where the token at the last position of the budget is the policy's, so a response that ends by
     itself exactly there counts too. A batch padded to less than the budget, T < L, has none.
     """
-    check_matrix(response_mask=response_mask)
+    validation.check_matrix(response_mask=response_mask)
     if max_response_length < 1:
-        raise TensorError(
+        raise validation.TensorError(
             f"max_response_length is {max_response_length}; valid is an integer ≥ 1. "
             f"Pass max_response_length=<the budget in tokens>"
         )
@@ -216,9 +210,9 @@ def per_prompt_token(advantages: Tensor, response_mask: Tensor, group: Tensor) -
     the rows into any micro-batch, where groups are no longer whole. Units: reward units per token.
     One advantage per response, (B, 1), gives (B, 1).
     """
-    check_rows(response_mask, group)
-    check_matrix(advantages=advantages)
-    check_same_shape(response_mask=response_mask[:, :1], advantages=advantages[:, :1])
+    validation.check_rows(response_mask, group)
+    validation.check_matrix(advantages=advantages)
+    validation.check_same_shape(response_mask=response_mask[:, :1], advantages=advantages[:, :1])
     tokens = response_mask.sum(dim=-1).to(torch.promote_types(advantages.dtype, torch.float32))
     weight = group_sum(tokens, group).clamp(min=1).reciprocal()
     return advantages * weight.to(advantages.dtype).unsqueeze(-1)

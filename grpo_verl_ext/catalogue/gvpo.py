@@ -8,17 +8,8 @@ from pydantic import Field
 from grpo_verl_ext.algorithms import gvpo_terms
 from grpo_verl_ext.algorithms.advantages import centred
 from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, squared_error
+from grpo_verl_ext.catalogue import requires
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
-from grpo_verl_ext.catalogue.requires import (
-    ONE_OUTPUT,
-    WHOLE_RESPONSES,
-    AtLeast,
-    In,
-    Off,
-    Where,
-    refused,
-    several_policies,
-)
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, POLICY_LOSS, ROLLOUT, SECTION, setting
@@ -84,8 +75,8 @@ _SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs ful
 _WHOLE = Line(f"{ROLLOUT}.top_p=1", f"{ROLLOUT}.top_k=-1")
 
 FULL_SUPPORT = (
-    AtLeast(f"{ROLLOUT}.top_p", 1, _SUPPORT, line=_WHOLE),
-    In(f"{ROLLOUT}.top_k", (-1, 0), _SUPPORT, line=_WHOLE),
+    requires.AtLeast(f"{ROLLOUT}.top_p", 1, _SUPPORT, line=_WHOLE),
+    requires.In(f"{ROLLOUT}.top_k", (-1, 0), _SUPPORT, line=_WHOLE),
 )
 """How responses are sampled that Theorem 2 is about."""
 
@@ -105,21 +96,23 @@ _LOSS = GroupLoss(
     needs=MiniBatchStatistic(lambda rows, config: drift(rows, alpha_of(config.policy_loss)), of_prompts=True),
     settings=(_check_terms,),
     requires=(
-        *refused(
-            Off(
+        *requires.refused(
+            requires.Off(
                 BYPASS,
                 "takes the recorded log-probs of several policies, which are no common anchor of a prompt",
-                when=Where(
+                when=requires.Where(
                     "the anchor is the old policy, and the responses to a prompt may come from several",
-                    lambda config: setting(config, ANCHOR, "old") == "old" and several_policies(config),
+                    lambda config: (
+                        setting(config, ANCHOR, "old") == "old" and requires.several_policies(config)
+                    ),
                 ),
             )
         ),
-        WHOLE_RESPONSES,
-        Off(
+        requires.WHOLE_RESPONSES,
+        requires.Off(
             "algorithm.filter_groups.enable",
             "drops prompts of equal rewards, at which the anchor would pull, too",
-            when=Where(
+            when=requires.Where(
                 "the anchor is another than the policy of the rollout",
                 lambda config: setting(config, ANCHOR, "old") != "old",
             ),
@@ -138,14 +131,14 @@ GVPO = Algorithm(
         str(centred.__doc__),
         centred,
         sums_to_zero=True,
-        one_output=ONE_OUTPUT,
+        one_output=requires.ONE_OUTPUT,
         requires=(
-            *refused(
-                In(
+            *requires.refused(
+                requires.In(
                     f"{ACTOR}.use_kl_loss",
                     (True,),
                     "has verl load no reference for the anchor",
-                    when=Where(
+                    when=requires.Where(
                         "the anchor is the reference, and no KL in the reward has verl load it",
                         lambda config: setting(config, ANCHOR) == "ref" and not setting(config, KL_IN_REWARD),
                     ),

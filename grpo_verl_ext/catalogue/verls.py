@@ -5,17 +5,10 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from grpo_verl_ext.algorithms.advantages import leave_one_out
+from grpo_verl_ext.catalogue import requires
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import DR_GRPO, GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, VerlsEstimator, VerlsLoss
-from grpo_verl_ext.catalogue.requires import (
-    ONE_OUTPUT,
-    WEIGHTS,
-    WHOLE_RESPONSES,
-    AtMost,
-    In,
-    wrote_another_policy,
-)
 from grpo_verl_ext.utils.errors import Line, Problem
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
 
@@ -29,12 +22,12 @@ _VANILLA = VerlsLoss("vanilla")
 _GPG = VerlsLoss(
     "gpg",
     requires=(
-        In(
-            WEIGHTS,
+        requires.In(
+            requires.WEIGHTS,
             ("sequence", "token"),
             "leaves responses of another policy uncorrected: the loss has no ratio",
-            when=wrote_another_policy,
-            line=Line(f"{WEIGHTS}=sequence", f"{BYPASS}=false"),
+            when=requires.wrote_another_policy,
+            line=Line(f"{requires.WEIGHTS}=sequence", f"{BYPASS}=false"),
         ),
     ),
 )
@@ -44,12 +37,12 @@ _KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")
 _CLIPS = tuple(f"{ACTOR}.clip_ratio_{side}" for side in ("low", "high"))
 _GSPO_LOSS = VerlsLoss(
     "gspo",
-    one_output=ONE_OUTPUT,
+    one_output=requires.ONE_OUTPUT,
     settings=(check_clip_range,),
     requires=(
-        WHOLE_RESPONSES,
+        requires.WHOLE_RESPONSES,
         *(
-            AtMost(
+            requires.AtMost(
                 key,
                 0.05,
                 "clips nothing: a whole response's ratio to the power 1/|y| is near 1",
@@ -140,7 +133,7 @@ _DPPO, _DPPO_KL = (
             loss_mode,
             settings=(check_clip_range,),
             requires=tuple(
-                AtMost(
+                requires.AtMost(
                     key,
                     0.19,
                     "is read as the largest divergence of a token, where verl's default 0.2 is a range of ρ",

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from grpo_verl_ext.runs.verl_run import VerlRun, hydra_value
 from grpo_verl_ext.utils.documents import Document, read_yaml
+from grpo_verl_ext.utils.files import check_folder
 from grpo_verl_ext.utils.keys import ACTOR, MODEL, REWARD_MANAGER, ROLLOUT, SECTION
 from grpo_verl_ext.utils.options import Count
 
@@ -72,6 +73,7 @@ class IterateSettings(Document):
 def read_settings(file: Path, overrides: Sequence[str] = ()) -> IterateSettings:
     """Read the YAML file and the command line's ``key=value``, which win, and check every value."""
     settings = read_yaml(file, IterateSettings, IterateError, overrides)
+    check_folder(settings.folder)
     reward = settings.reward_model
     key, weight = "reward_model", reward.rule_weight
     if (reward.label is None) == (reward.step_label is None):

@@ -23,7 +23,7 @@ from grpo_verl_ext.tasks.chain_sum import prepared
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.documents import read_if_there
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
-from grpo_verl_ext.utils.files import sha256_here, write_whole
+from grpo_verl_ext.utils.files import check_folder, sha256_here, write_whole
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, PRESET, REWARD_MANAGER, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.utils.which_verl import TESTED, which_verl
@@ -78,6 +78,11 @@ def note_training(config: DictConfig) -> None:
 def _check_folder(config: DictConfig) -> None:
     """Refuse to go on from the checkpoints of another training; verl would take over its weights and Adam."""
     folder = Path(str(setting(config, _FOLDER)))
+    try:
+        check_folder(folder)
+    except NotADirectoryError as error:
+        why, fix = "it is a file, or in one", Line(f"{_FOLDER}=<another folder>")
+        raise SettingError(_FOLDER, str(folder), why=why, valid="a folder", fix=fix) from error
     is_resumed = setting(config, "trainer.resume_mode") == "auto"
     if not is_resumed or not (folder / "latest_checkpointed_iteration.txt").is_file():
         return

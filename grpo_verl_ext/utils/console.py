@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import requires
 from typing import TYPE_CHECKING, Any
 
 from grpo_verl_ext.utils.files import in_one_sentence
@@ -49,7 +50,10 @@ def one_message(
         if isinstance(error, errors) or type(error).__module__.startswith("grpo_verl_ext."):
             said = str(error)
         elif isinstance(error, ModuleNotFoundError) and extra:
-            said = f"{error}. Type: pip install '.[{extra}]', in a checkout of grpo_verl_ext"
+            said, package = str(error), str(error.name).partition(".")[0]
+            brought = (each for each in requires("grpo-verl-ext") or [] if f"extra == '{extra}'" in each)
+            if any(each.startswith(package) for each in brought):
+                said = f"{said}. Type: pip install '.[{extra}]', in a checkout of grpo_verl_ext"
         elif isinstance(error, OSError):
             said = in_one_sentence(error, elsewhere)
         if said is None:

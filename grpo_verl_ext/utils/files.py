@@ -44,6 +44,12 @@ def alone_in(folder: Path, error: type[Exception]) -> Iterator[None]:
         yield
 
 
+def check_folder(path: Path | str) -> None:
+    """Raise NotADirectoryError where the path, or a part of it, is a file."""
+    if any(os.path.isfile(each) for each in (path, *Path(path).parents)):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
     """Give a new folder to fill; it becomes ``target`` when the block succeeds and is removed when it fails.

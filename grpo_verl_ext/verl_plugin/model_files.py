@@ -1,7 +1,5 @@
 """Read a local model folder: its ``config.json`` and its sizes. Names on a hub are not looked up."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ modes, agent loops, reward managers, reward functions or tasks, misspells such a
 ``algorithm.grpo_ext`` (every preset does), or asks for the CPU platform.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -15,21 +13,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_verl_ext.utils.keys import (
-    AGENT_LOOP,
-    ESTIMATOR,
-    LOSS,
-    MODE,
-    POLICY_LOSS,
-    REWARD_MANAGER,
-    RUNTIME_ENVIRONMENT,
-    SECTION,
-)
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, chosen_platform
 
 _PACKAGE = "grpo_verl_ext"
-
-PLATFORM_KEY = f"{RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
+PLATFORM_KEY = f"{keys.RUNTIME_ENVIRONMENT}.{PLATFORM_VARIABLE}"
 """Key in which ``+platform=cpu`` sets the platform."""
 
 RECORD = "grpo_ext_record"
@@ -40,7 +28,7 @@ PREFIX = "grpo_ext_"
 
 _ELSEWHERE = (
     "actor_rollout_ref.model.external_lib",
-    f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_MODULES",
+    f"{keys.RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_MODULES",
     "ray_kwargs.ray_init.runtime_env.worker_process_setup_hook",
 )
 """Keys of modules that other processes import and the driver does not; they may register names."""
@@ -49,14 +37,14 @@ RUNNER: ContextVar[object] = ContextVar("runner", default=None)
 """The task runner that verl's ``run_ppo`` starts inside Ray; one of a user's own may register names there."""
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    MODE: (),
-    AGENT_LOOP: (),
-    "reward.reward_manager.name": (REWARD_MANAGER,),
+    keys.MODE: (),
+    keys.AGENT_LOOP: (),
+    "reward.reward_manager.name": (keys.REWARD_MANAGER,),
     "task.package": (_PACKAGE,),
 }
 """Settings and the package's names among their values, besides those that begin with `PREFIX`."""
 
-_PATHS = (f"{POLICY_LOSS}._target_", "reward.custom_reward_function.path")
+_PATHS = (f"{keys.POLICY_LOSS}._target_", "reward.custom_reward_function.path")
 """Settings that name a module."""
 
 
@@ -69,7 +57,7 @@ def used_settings(config: DictConfig) -> Iterator[str]:
     # Another package may have registered one of our names; then the setting means that package.
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-    registries = {ESTIMATOR: ADV_ESTIMATOR_REGISTRY, LOSS: POLICY_LOSS_REGISTRY}
+    registries = {keys.ESTIMATOR: ADV_ESTIMATOR_REGISTRY, keys.LOSS: POLICY_LOSS_REGISTRY}
     for key, registry in registries.items():
         value = _selected(config, key)
         if isinstance(value, str):
@@ -84,8 +72,8 @@ def used_settings(config: DictConfig) -> Iterator[str]:
         value = _selected(config, key)
         if isinstance(value, str) and value.removeprefix("pkg://").startswith(f"{_PACKAGE}."):
             yield f"{key}={value}"
-    if _selected(config, SECTION) is not None:
-        yield SECTION
+    if _selected(config, keys.SECTION) is not None:
+        yield keys.SECTION
     if asks_for_cpu(config):
         yield f"{PLATFORM_VARIABLE}=cpu"
 

@@ -24,6 +24,7 @@ STILL = [
     ("cpu/patches.py", "trainer/ppo/v1/replay_buffer.py", "poll_interval: float = 2.0"),
     ("cpu/patches.py", f"{ROLLOUT}/vllm_rollout.py", SOCKET),
     ("cpu/patches.py", f"{ROLLOUT}/utils.py", SOCKET),
+    ("patches/__init__.py", "trainer/ppo/v1/replay_buffer.py", "float(np.std(values)) == 0.0"),
     ("cpu/engines.py", FSDP, 'device=["cuda", "npu"]'),
     ("cpu/engines.py", FSDP, "offload_policy = CPUOffloadPolicy(pin_memory=True)"),
 ]

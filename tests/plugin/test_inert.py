@@ -204,7 +204,7 @@ class TestHandOn:
         driver._set_variables(config)
         assert variables(config) == {
             "VERL_PLATFORM": "cpu",
-            "GRPO_VERL_EXT_PATCHES": "rewards,lost_parts,engine_death",
+            "GRPO_VERL_EXT_PATCHES": "rewards,reports,lost_parts,engine_death",
         }
 
     def test_a_training_is_prepared_once(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +226,7 @@ class TestHandOn:
         options = ["+algorithm.grpo_ext.watch=false", "+algorithm.grpo_ext.own_queue=true"]
         config = composed(["+algo=grpo", *options])
         driver._set_variables(config)
-        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "rewards,own_queue"}
+        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "rewards,reports,own_queue"}
 
     def test_what_the_job_has_set_is_left_to_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ray refuses a variable that is set twice, even to the same value."""
@@ -234,7 +234,7 @@ class TestHandOn:
         monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
         config = composed(["+algo=grpo", "+platform=cpu"])
         driver._set_variables(config)
-        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "rewards,lost_parts,engine_death"}
+        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "rewards,reports,lost_parts,engine_death"}
 
 
 def variables(config: DictConfig) -> dict[str, str]:

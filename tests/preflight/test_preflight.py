@@ -236,6 +236,12 @@ class TestFolder:
         for passing in ({"trainer__resume_mode": "disable"}, {"algorithm__grpo_ext__silence": ["folder"]}):
             preflight.check_training(config(**begun, **passing))
 
+    def test_a_file_is_no_folder(self, config, data) -> None:
+        for place in (data, data / "new"):
+            message = refusal(config(trainer__default_local_dir=str(place)))
+            assert message.startswith(f"trainer.default_local_dir is {place}, but it is a file, or in one;")
+            assert message.endswith("valid is a folder. Type: 'trainer.default_local_dir=<another folder>'")
+
     def test_a_note_that_is_not_one_is_named_and_left(self, config, begun, tmp_path) -> None:
         (file := tmp_path / "runs" / "grpo_verl_ext.json").write_text("[")
         assert f"{file} is not what a training was begun with" in refusal(config(**begun))

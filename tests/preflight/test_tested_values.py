@@ -117,6 +117,7 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("grpo", [f"++{OURS}.ref_model_sync_steps=5"], "reference trainer_mode", R),
     ("grpo", [f"++{OURS}.ref_model_sync_steps=5", SYNC, "model_engine=veomni"], "reference strategy", R),
     ("grpo", [f"++{OURS}.gold_responses.files=a.parquet"], "gold-responses trainer_mode", R),
+    ("grpo", [f"++{OURS}.lost_responses=0.5"], "lost-responses trainer_mode", R),
     ("grpo", [f"++{OURS}.seed_requests=1"], "seeds default_agent_loop", R),
     ("grpo", [f"++{OURS}.seed_requests=1", f"{MODE}=colocate_async"], "seeds trainer_mode", R),
     ("grpo_process", [f"{MODE}=sync"], "steps trainer_mode", R),

@@ -14,6 +14,7 @@ from grpo_verl_ext.ablation.results import RunResult, gathered
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.table import write_table
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.utils.console import one_message
 
 RESUME = "\nInterrupted. Run the same command again to resume.\n"
 
@@ -50,6 +51,25 @@ def test_ctrl_c_while_the_command_line_is_imported(interpreter: Python) -> None:
         """
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", RESUME)
+
+
+@pytest.mark.parametrize(
+    ("extra", "module", "brings"),
+    [
+        ("ablation", "scipy.stats", True),
+        ("ablation", "hydra", False),
+        ("iterate", "trl", True),
+        ("iterate", "scipy", False),
+        ("prepare", "pandas", False),
+    ],
+)
+def test_a_missing_module_names_the_extra_that_brings_it(
+    extra: str, module: str, brings: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit), one_message("it", extra=extra):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    line = f". Type: pip install '.[{extra}]', in a checkout of grpo_verl_ext" * brings
+    assert capsys.readouterr().err == f"it: No module named {module!r}{line}\n"
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])

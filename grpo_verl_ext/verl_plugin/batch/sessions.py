@@ -24,16 +24,14 @@ from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
 from grpo_verl_ext.verl_plugin import wire
 
-_PADDING = re.compile(r"pad[0-9a-f]{32}")
-"""Matches the prompt ids of verl's padding rows: ``pad`` and a UUID."""
-
 
 def row_roles(estimator: Estimator, prompts: Sequence[object], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return which rows of the current batch are responses, and the row of each session's last output.
 
     (B,) each. A response is no padding, and the last output of its session; ``prompts`` are the prompt ids.
     """
-    padding = [_PADDING.fullmatch(str(prompt)) is not None for prompt in prompts]
+    # verl's padding rows have the prompt id pad and a UUID
+    padding = [re.fullmatch(r"pad[0-9a-f]{32}", str(prompt)) is not None for prompt in prompts]
     member = ~torch.tensor(padding, dtype=torch.bool, device=device)
     own = torch.arange(len(prompts), device=device)
     keys = wire.PASSED.get().row_keys

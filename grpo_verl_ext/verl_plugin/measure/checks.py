@@ -15,8 +15,7 @@ _SEEDS = f"{SECTION}.seed_requests"
 def _check_seeds(config: DictConfig) -> None:
     """Refuse data that ask for an agent loop which passes no seeds on."""
     if has_option("seed_requests")(config):
-        why = f"{_SEEDS} needs one that passes seeds on"
-        check_loops_of_data(config, None, why, f"~{_SEEDS}")
+        check_loops_of_data(config, None, f"{_SEEDS} needs one that passes seeds on", f"~{_SEEDS}")
 
 
 _GOLD_MEASUREMENT = Feature(
@@ -49,4 +48,9 @@ _REQUEST_SEEDS = Feature(
         In(AGENT_LOOP, tuple(AGENT_LOOPS.values()), "passes no seeds on"),
     ),
     checks={"seeds": _check_seeds},
+)
+_LOST_RESPONSES = Feature(
+    name="lost-responses",
+    used=has_option("lost_responses"),
+    requires=refused(Trainer(OUR_MODES, "counts no lost responses")),
 )

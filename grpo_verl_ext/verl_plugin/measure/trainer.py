@@ -31,13 +31,7 @@ from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.end_tokens import end_of_response
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import MODEL, SECTION
-from grpo_verl_ext.verl_plugin.batch.fields import (
-    are_responses,
-    data_parallel_size,
-    nested,
-    prompt_ids,
-    were_sampled,
-)
+from grpo_verl_ext.verl_plugin.batch import fields
 from grpo_verl_ext.verl_plugin.batch.sessions import last_outputs
 from grpo_verl_ext.verl_plugin.config import Options
 
@@ -46,8 +40,6 @@ _PARTITION = "grpo_ext_gold_responses"
 """Partition of TransferQueue in which the rows lie during a measurement."""
 _Reported = Mapping[str, Any]
 """verl's ``reward_extra_info`` of one response."""
-_Row = dict[str, Any]
-"""The fields of a prompt with the wanted response to it, which ends with the end of turn."""
 
 
 class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
@@ -73,8 +65,8 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         """Run verl's step, then count lost responses, read what was reported, and measure."""
         batch = super().step(metrics, timing_raw)
-        rows, options = nested(batch, "extra_fields"), Options.from_config(self.config.algorithm)
-        by_prompt = _reported_by_prompt(batch, are_responses(batch), rows)
+        rows, options = fields.nested(batch, "extra_fields"), Options.from_config(self.config.algorithm)
+        by_prompt = _reported_by_prompt(batch, fields.are_responses(batch), rows)
         reports = list(chain.from_iterable(by_prompt.values()))
         asked = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
         lost, share = max(0, asked - len(reports)), options.lost_responses
@@ -97,9 +89,11 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         with marked_timer("gold_response", timing_raw):
             probability, log_prob = self._measure_gold_rows()
         metrics.update({"gold_response/probability": probability, "gold_response/log_prob": log_prob})
-        sampled = chain.from_iterable(_reported_by_prompt(batch, were_sampled(batch, rows), rows).values())
+        sampled = _reported_by_prompt(batch, fields.were_sampled(batch, rows), rows).values()
         # right, and not the wanted one
-        others = [each["acc"] * (1 - each["gold"]) for each in sampled if {"acc", "gold"} <= each.keys()]
+        others = [
+            each["acc"] * (1 - each["gold"]) for each in chain(*sampled) if {"acc", "gold"} <= each.keys()
+        ]
         if others:
             metrics["gold_response/right"] = probability + fmean(others)
         return batch
@@ -107,7 +101,7 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
     def _measure_gold_rows(self) -> tuple[float, float]:
         """Compute the log-probs as verl does those of its rollouts."""
         rows, sizes = self.gold_rows, self.config.actor_rollout_ref.rollout
-        unit = data_parallel_size(self.actor_rollout_wg)
+        unit = fields.data_parallel_size(self.actor_rollout_wg)
         if not sizes.log_prob_use_dynamic_bsz:
             unit *= sizes.log_prob_micro_batch_size_per_gpu
         # Every rank gets equally many full micro-batches; only the first rows count.
@@ -121,7 +115,7 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         usual = {"calculate_entropy": False, "compute_loss": False, "temperature": sizes.temperature}
         batch.extra_info.update(usual)
         self.actor_rollout_wg.compute_log_prob(batch)
-        found = nested(batch.select_keys(batch.keys[: len(rows)]), "log_probs", "response_mask")
+        found = fields.nested(batch.select_keys(batch.keys[: len(rows)]), "log_probs", "response_mask")
         tq.kv_clear(keys=batch.keys, partition_id=_PARTITION)
         mask = found["response_mask"]
         log_prob = response_from_nested(found["log_probs"], mask)
@@ -143,14 +137,15 @@ def _reported_by_prompt(batch: Any, counts: Sequence[bool], rows: TensorDict) ->
     """Return the reports of the rows that count by prompt, of the last output of each session."""
     last = last_outputs(batch.keys)
     reports: dict[str, list[_Reported]] = {}
-    for row, (prompt, extra) in enumerate(zip(prompt_ids(batch), tu.get(rows, "extra_fields"), strict=True)):
+    own = zip(fields.prompt_ids(batch), tu.get(rows, "extra_fields"), strict=True)
+    for row, (prompt, extra) in enumerate(own):
         if last[row] == row and counts[row]:
             reports.setdefault(prompt, []).append(extra.get("reward_extra_info") or {})
     return reports
 
 
-def _read_rows(config: DictConfig) -> list[_Row]:
-    """Read the first rows of the files, if any, and tokenize them as verl does in a rollout."""
+def _read_rows(config: DictConfig) -> list[dict[str, Any]]:
+    """Return the fields of prompts with the wanted response and end of turn, tokenized as in a rollout."""
     if (options := Options.from_config(config.algorithm).gold_responses) is None:
         return []
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
@@ -165,7 +160,7 @@ def _read_rows(config: DictConfig) -> list[_Row]:
     files: Any = [options.files] if isinstance(options.files, str) else options.files
     most = options.samples
     dataset = create_rl_dataset(files, data, model.tokenizer, None, is_train=False, max_samples=most or -1)
-    rows: list[_Row] = []
+    rows: list[dict[str, Any]] = []
     for number in range(len(dataset))[:most]:
         row = wanted = dataset[number]
         for name in options.response_key.split("."):
@@ -180,9 +175,9 @@ def _read_rows(config: DictConfig) -> list[_Row]:
         prompts, responses = torch.tensor(prompt), torch.tensor([*response, *([] if end is None else [end])])
         input_ids, mask = torch.cat([prompts, responses]), torch.ones_like(responses)
         # The fields that verl's agent loop stores of a response and the actor reads.
-        fields = {"prompts": prompts, "responses": responses, "response_mask": mask, "loss_mask": mask}
-        fields |= {"input_ids": input_ids, "position_ids": torch.arange(len(input_ids))}
-        rows.append({**fields, "multi_modal_inputs": {}})
+        stored = {"prompts": prompts, "responses": responses, "response_mask": mask, "loss_mask": mask}
+        stored |= {"input_ids": input_ids, "position_ids": torch.arange(len(input_ids))}
+        rows.append({**stored, "multi_modal_inputs": {}})
     if not rows:
         key, why = f"{_SECTION}.files", "there is no row to measure"
         raise SettingError(key, ", ".join(files), why=why, fix=f"{key}=<another file>")

@@ -5,9 +5,9 @@ patches into the environment variable `PATCHES_VARIABLE` of the processes of a t
 each process reads it when it loads the plugin (`registration`).
 """
 
-from __future__ import annotations
-
+import functools
 from collections.abc import Callable, Mapping
+from sys import modules
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -43,7 +43,39 @@ def _own_queue(interface: Any) -> None:
     )
 
 
+def _use_reports(trainer_base: Any) -> None:
+    """Keep texts from the numbers of verl's validation, and groups of equal numbers from its updates.
+
+    Its mean of a prompt's numbers ends at a text; its votes ask which texts ``pred`` are equal. Its filter of
+    groups asks whether ``np.std`` is 0, which of six times 0.7 is 1.1e-16.
+    """
+    trainer, buffer = trainer_base.PPOTrainer, modules[trainer_base.ReplayBuffer.__module__]
+    update, numpy = trainer._val_metrics_update, buffer.np
+
+    @functools.wraps(update)
+    def of_numbers(self: Any, sources: Any, uids: Any, reports: Any, *args: Any, **kwargs: Any) -> Any:
+        reward, kept = self.config.reward, dict(reports)
+        function = reward.custom_reward_function.path or reward.reward_manager.name
+        for key, values in reports.items():
+            if {isinstance(each, str) for each in values if each is not None} == {True, False}:
+                left = "numbers become texts" if key == "pred" else "texts are left out"
+                kept[key] = [None if isinstance(each, str) else each for each in values]
+                if key == "pred":
+                    kept[key] = [None if each is None else str(each) for each in values]
+                say(f"warning: the reward function {function} reports numbers and texts as {key}; {left}")
+        return update(self, sources, uids, kept, *args, **kwargs)
+
+    trainer._val_metrics_update, own = of_numbers, ModuleType(numpy.__name__)
+    vars(own).update(vars(numpy), std=lambda values: numpy.std(numpy.subtract(values, values[0])))
+    vars(buffer)["np"] = own
+
+
 PATCHES: Mapping[str, _Patch] = {
+    "reports": _Patch(
+        "verl.trainer.ppo.v1.trainer_base",
+        _use_reports,
+        "a text among a reward function's numbers ends the validation, and the filter keeps equal fractions",
+    ),
     "lost_parts": _Patch(
         "verl.trainer.ppo.v1.trainer_base",
         watchdog.patch_trainer,

@@ -14,8 +14,6 @@ server survives its engine, fails every request, and the next update of the weig
 the server, an actor, is noticed as above.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import math

@@ -3,17 +3,7 @@
 from omegaconf import DictConfig
 
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.catalogue.requires import (
-    OUR_MODES,
-    AtLeast,
-    If,
-    Null,
-    Off,
-    Trainer,
-    Where,
-    is_stored,
-    refused,
-)
+from grpo_verl_ext.catalogue import requires
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.verl_plugin.agent_loops.checks import SINGLE_TURN, VERLS_MANAGER
@@ -39,33 +29,33 @@ def _check_stored_responses(config: DictConfig) -> None:
 _STORED_RESPONSES = Feature(
     name="stored-responses",
     used=has_option("stored_responses"),
-    requires=refused(
-        Trainer(OUR_MODES, "takes no stored responses"),
-        Trainer(
+    requires=requires.refused(
+        requires.Trainer(requires.OUR_MODES, "takes no stored responses"),
+        requires.Trainer(
             ("grpo_ext_sync",),
             "trains on a response in a later step than the one that sampled it: its age would be too small, "
             "and its log-probs those of another policy",
-            when=Where(
+            when=requires.Where(
                 "responses come from a history, of which there is none with a share of 0",
-                lambda config: setting(config, f"{_KEY}.source") == "history" and is_stored(config),
+                lambda config: setting(config, f"{_KEY}.source") == "history" and requires.is_stored(config),
             ),
         ),
-        AtLeast(
+        requires.AtLeast(
             f"{_KEY}.max_age",
             1,
             "sets no age up to which a history keeps responses: at least an epoch's steps",
-            when=If(f"{_KEY}.source", ("history",)),
+            when=requires.If(f"{_KEY}.source", ("history",)),
             line=f"+{_KEY}.max_age=<training steps>",
         ),
-        Null(
+        requires.Null(
             f"{_KEY}.max_age",
             "is of a history, and responses of the data have no age",
-            when=If(f"{_KEY}.source", ("data", None)),
+            when=requires.If(f"{_KEY}.source", ("data", None)),
             line=Line(f"~{_KEY}.max_age", more=f", or +{_KEY}.source=history"),
         ),
         SINGLE_TURN,
         VERLS_MANAGER,
-        Off(BYPASS, "makes another anchor of GVPO for each response", when=catalogue.has_groups),
+        requires.Off(BYPASS, "makes another anchor of GVPO for each response", when=catalogue.has_groups),
     ),
     checks={"stored-responses": _check_stored_responses},
     trainer=f"{__package__}.trainer:StoredResponsesMixin",

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from verl.trainer.ppo.v1 import replay_buffer, trainer_base
 
-from grpo_verl_ext.verl_plugin.patches import watchdog
+from grpo_verl_ext.verl_plugin.patches import PATCHES, watchdog
 
 
 def scored(
@@ -101,6 +102,44 @@ def test_what_a_function_raises_ends_the_training_but_not_what_its_server_does_n
         assert len(reported) == reports, (error, served, options)
     _, reported = scored(monkeypatch, fault)
     assert reported == ["the reward function mine.py raised KeyError: 'answer'"]
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patch of what verl's driver reads of reports, taken back at the end."""
+    monkeypatch.setattr(replay_buffer, "np", np)
+    update = trainer_base.PPOTrainer._val_metrics_update
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_val_metrics_update", update)
+    PATCHES["reports"].apply(trainer_base)
+
+
+@pytest.mark.usefixtures("reports")
+def test_texts_among_numbers_end_no_validation(capsys: pytest.CaptureFixture[str]) -> None:
+    """numpy's mean of a prompt's numbers ends at a text."""
+    reward = {"custom_reward_function": {"path": "mine.py"}, "reward_manager": {"name": "naive"}}
+    trainer = SimpleNamespace(config=OmegaConf.create({"reward": reward}))
+    given = {"acc": [0.25, 0.5, 0.25, 0.25], "length": [3, "none", None, 5]}
+    given |= {"pred": [3, "none", "3", 3], "why": ["a", "b", "a", None]}
+    found = trainer_base.PPOTrainer._val_metrics_update(trainer, ["sums"] * 4, ["prompt"] * 4, given, [])
+    assert found["val-aux/sums/length/mean@2"] == 4
+    assert "val-core/sums/acc/maj@4/mean" in found  # of all four: 3 has most votes
+    assert "val-aux/sums/pred/mean@4" not in found
+    said = capsys.readouterr().err
+    assert said.count("warning: the reward function mine.py reports numbers and texts as ") == 2
+
+
+@pytest.mark.usefixtures("reports")
+def test_the_filter_drops_groups_of_equal_fractions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy's standard deviation of six times 0.7 is 1.1e-16, and verl asks whether it is 0."""
+    groups = {"equal": [0.7] * 6, "other": [0.7] * 5 + [0.7 + 1e-9]}
+    every = [(f"{uid}_{number}_0", acc) for uid, own in groups.items() for number, acc in enumerate(own)]
+    rows = {key: {"reward_extra_info": {"acc": acc}} for key, acc in every}
+    stored = SimpleNamespace(kv_batch_get=lambda keys, **_: {"extra_fields": [rows[key] for key in keys]})
+    monkeypatch.setattr(replay_buffer, "tq", stored)
+    buffer = object.__new__(replay_buffer.ReplayBuffer)
+    buffer.filter_groups_metric, buffer._dapo_classification_cache = "acc", {"train": {}}
+    buffer.finished_keys, buffer.partitions = {"train": {*groups}}, {"train": rows}
+    assert buffer._dapo_filtered_keys("train") == ({"equal"}, {0.7: 1})
 
 
 def test_a_filter_that_keeps_no_group_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
