@@ -56,7 +56,9 @@ def write_table(results: Results, file: Path) -> Path:
     """Write the table as Parquet, whole or not at all, with grid and records: all that a report reads."""
     about = _About(results.settings.as_dict(), results.runs, results.control, results.beginnings)
     table, written = pa.Table.from_pandas(results.table, preserve_index=False), pa.BufferOutputStream()
-    with pq.ParquetWriter(written, table.schema, compression="zstd", store_schema=False) as writer:
+    with pq.ParquetWriter(
+        written, table.schema, compression="zstd", compression_level=19, store_schema=False
+    ) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({_ABOUT: json.dumps(as_plain(about))})
     write_whole(file, written.getvalue().to_pybytes())
