@@ -33,9 +33,8 @@ Passes = dict[str, Callable[[], object]]
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = parser(__doc__, pairs=3)
     arguments.add_argument("cases", nargs="*", default=CASES, metavar="CASE")
-    arguments.add_argument("--pairs", type=int, default=3)
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
     for case in options.cases:
@@ -61,48 +60,43 @@ def ratios(case: str, pairs: int) -> dict[str, Any]:
     found = {name: ours[name] / verl[name] for name in verl} | {
         "all": sum(ours.values()) / sum(verl.values())
     }
-    if "-step" not in case:
-        found["one update, no old log-probs"] = ours["update"] / sum(verl.values())
-    rounded = {name: round(each, 3) for name, each in found.items()}
-    return {"verl_seconds": {name: round(each, 3) for name, each in verl.items()}} | rounded
+    found["the update alone over all"] = ours["update"] / sum(verl.values())
+    return {"verl_seconds": verl, **{name: round(each, 3) for name, each in found.items()}}
 
 
-def passes_of(case: str, shared: bool) -> Passes:
+def passes_of(case: str, shared: bool, *, with_adam: bool = False) -> Passes:
+    """Return the passes of an engine over the rows of a case."""
     model, _, shape = case.partition(":")
-    model, is_step = model.removesuffix("-step"), model.endswith("-step")
-    engine, rows = make_engine(model, shared), make_rows(shape)
-    budget, half = MODELS[model][-1] if is_step else 2**20, len(rows) // 2
-    log_probs, update = partial(infer, engine, rows, budget), partial(train, engine, budget)
-    if not is_step:
-        return {"log_probs": partial(log_probs, calculate_entropy=True), "update": partial(update, rows)}
-    return {
-        "old_log_probs": partial(log_probs, calculate_entropy=True),
-        "reference": partial(log_probs, calculate_entropy=False),
-        "updates": lambda: [update(part) for part in (rows[:half], rows[half:])],
-    }
+    engine, rows = make_engine(model.removesuffix("-step"), shared), make_rows(shape)
+    parts, budget = [rows], 2**20
+    if model.endswith("-step"):
+        parts, budget = (
+            [rows[: len(rows) // 2], rows[len(rows) // 2 :]],
+            MODELS[model.removesuffix("-step")][-1],
+        )
+
+    def log_probs(calculate_entropy: bool) -> None:
+        with engine.eval_mode():
+            engine.infer_batch(batch_of(rows, budget, calculate_entropy=calculate_entropy))
+
+    def update() -> None:
+        for part in parts:
+            with engine.train_mode():
+                engine.optimizer_zero_grad()
+                run = engine.train_batch if with_adam else engine.forward_backward_batch
+                run(batch_of(part, budget), loss)
+
+    reference = {"reference": partial(log_probs, False)} if len(parts) > 1 else {}
+    return {"old_log_probs": partial(log_probs, True), **reference, "update": update}
 
 
 def peak(case: str, shared: bool) -> dict[str, int]:
     """Return by how many bytes the first pass for log-probs grows a process, and its peak after two steps."""
-    model, _, shape = case.partition(":")
-    engine, rows = make_engine(model, shared), make_rows(shape)
-    growth = grown(lambda: infer(engine, rows, 2**20, calculate_entropy=True))
-    for _ in range(2):
-        with engine.train_mode():
-            engine.train_batch(batch_of(rows, 2**20), loss)
-        infer(engine, rows, 2**20, calculate_entropy=True)
+    passes = passes_of(case, shared, with_adam=True)
+    growth = grown(passes["old_log_probs"])
+    for each in [passes["update"], passes["old_log_probs"]] * 2:
+        each()
     return {"growth": growth, "peak": own_memory("VmHWM")}
-
-
-def infer(engine: Any, rows: list[Any], budget: int, *, calculate_entropy: bool) -> None:
-    with engine.eval_mode():
-        engine.infer_batch(batch_of(rows, budget, calculate_entropy=calculate_entropy))
-
-
-def train(engine: Any, budget: int, rows: list[Any]) -> None:
-    with engine.train_mode():
-        engine.optimizer_zero_grad()
-        engine.forward_backward_batch(batch_of(rows, budget), loss)
 
 
 def make_engine(name: str, shared: bool) -> Any:
