@@ -2,10 +2,9 @@
 
 python benchmarks/actor_pass.py [--pairs 3] [--json] [CASE ...]
 
-Both are verl's FSDP2 engine on one rank, and take turns. A case is MODEL:P,R,nxG: G prompts of P tokens with
-n responses of R. "update" has no optimizer's step. A model with "-step" makes what a training step with two
-updates and a reference does, in micro-batches of a budget of tokens. Memory is the resident peak of a process
-of its own after two steps with Adam, and what the first pass for log-probs adds to it.
+Both are verl's engine on one rank, in turns. A case is MODEL:P,R,nxG: G prompts of P tokens, n responses
+of R. An update has no optimizer's step; "-step" is a training step with two updates and a reference, in
+micro-batches of a budget. Memory is a process's peak after two steps with Adam, and what the first pass adds.
 """
 
 import json
@@ -19,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from common import MIB, grown, own_memory, parser, save_model
+from common import MIB, grown, own_memory, parser, save_model, worker_config
 
 # Architecture, words, width, width of the feed-forward layers; layers, heads; tokens of a micro-batch.
 MODELS: dict[str, tuple[Any, ...]] = {
@@ -27,9 +26,7 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "chain": ("qwen2", 265, 96, 384, 4, 4, 4, 4096),
 }
 SHAPES = ("100,16,8x1", "150,150,8x1", "24,8,4x4", "6,10,4x4", "100,16,1x8")
-CASES = [*(f"smollm2:{shape}" for shape in SHAPES), "smollm2-step:8,3,8x32"]
-CASES += ["chain:18,30,8x16", "chain-step:18,30,8x16"]
-Passes = dict[str, Callable[[], object]]
+CASES = [*map("smollm2:{}".format, SHAPES), "smollm2-step:8,3,8x32", "chain-step:18,30,8x16"]
 
 
 def main() -> None:
@@ -57,23 +54,23 @@ def ratios(case: str, pairs: int) -> dict[str, Any]:
                 own[name]()
                 taken[name] += [time.process_time() - started] * (pair > 0)
     verl, ours = ({name: median(each) for name, each in taken.items()} for taken in seconds)
-    found = {name: ours[name] / verl[name] for name in verl} | {
-        "all": sum(ours.values()) / sum(verl.values())
+    found = {name: ours[name] / verl[name] for name in verl}
+    found |= {
+        "all": sum(ours.values()) / sum(verl.values()),
+        "update / all": ours["update"] / sum(verl.values()),
     }
-    found["the update alone over all"] = ours["update"] / sum(verl.values())
-    return {"verl_seconds": verl, **{name: round(each, 3) for name, each in found.items()}}
+    return {"verl_seconds": verl} | {name: round(each, 3) for name, each in found.items()}
 
 
-def passes_of(case: str, shared: bool, *, with_adam: bool = False) -> Passes:
-    """Return the passes of an engine over the rows of a case."""
-    model, _, shape = case.partition(":")
-    engine, rows = make_engine(model.removesuffix("-step"), shared), make_rows(shape)
-    parts, budget = [rows], 2**20
-    if model.endswith("-step"):
-        parts, budget = (
-            [rows[: len(rows) // 2], rows[len(rows) // 2 :]],
-            MODELS[model.removesuffix("-step")][-1],
-        )
+def passes_of(case: str, shared: bool, *, with_adam: bool = False) -> dict[str, Callable[[], object]]:
+    name, shape = case.split(":")
+    model, is_step = name.removesuffix("-step"), name.endswith("-step")
+    engine, rows, budget = (
+        make_engine(model, shared),
+        make_rows(shape),
+        MODELS[model][-1] if is_step else 2**20,
+    )
+    parts = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if is_step else [rows]
 
     def log_probs(calculate_entropy: bool) -> None:
         with engine.eval_mode():
@@ -86,7 +83,7 @@ def passes_of(case: str, shared: bool, *, with_adam: bool = False) -> Passes:
                 run = engine.train_batch if with_adam else engine.forward_backward_batch
                 run(batch_of(part, budget), loss)
 
-    reference = {"reference": partial(log_probs, False)} if len(parts) > 1 else {}
+    reference = {"reference": partial(log_probs, False)} if is_step else {}
     return {"old_log_probs": partial(log_probs, True), **reference, "update": update}
 
 
@@ -101,31 +98,16 @@ def peak(case: str, shared: bool) -> dict[str, int]:
 
 def make_engine(name: str, shared: bool) -> Any:
     """Return verl's engine, with shared prompts or as it is, of a model with random weights."""
-    import verl.workers.config as verls
-    from verl.trainer.config import CheckpointConfig
     from verl.workers.engine_workers import TrainingWorker
 
     from grpo_verl_ext.verl_plugin.shared_prompts.engine import sharing_prompts
 
     torch.manual_seed(0)
-    precision = dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")
     *model, layers, heads, kv_heads, _ = MODELS[name]
     sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder, *model, **sizes)
-        config = verls.TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=verls.HFModelConfig(
-                path=folder, load_tokenizer=False, enable_gradient_checkpointing=False,
-                override_config={"attn_implementation": "sdpa"},
-            ),
-            engine_config=verls.FSDPEngineConfig(
-                strategy="fsdp2", mixed_precision=precision, use_torch_compile=False
-            ),
-            optimizer_config=verls.FSDPOptimizerConfig(lr=1e-6, clip_grad=1.0),
-            checkpoint_config=CheckpointConfig(),
-        )  # fmt: skip
-        worker = (sharing_prompts(TrainingWorker) if shared else TrainingWorker)(config)
+        worker = (sharing_prompts(TrainingWorker) if shared else TrainingWorker)(worker_config(folder))
         worker.reset()
     return worker.engine
 
@@ -152,17 +134,15 @@ def batch_of(rows: list[dict[str, Any]], budget: int, **extra: Any) -> Any:
 
 
 def loss(model_output: Any, data: Any, **_: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the mean log-prob of the response tokens."""
     from verl.workers.utils.padding import response_from_nested
 
-    log_probs = response_from_nested(model_output["log_probs"], data["responses"]).values()
-    return log_probs.sum() / data["batch_num_tokens"], {}
+    return response_from_nested(model_output["log_probs"], data["responses"]).values().mean(), {}
 
 
 def in_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Call the function in a process of its own, on one thread and the CPU platform."""
-    os.environ |= {"VERL_PLATFORM": "cpu", "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29579"}
+    where = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29579"}
+    os.environ |= where | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 

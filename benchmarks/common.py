@@ -112,3 +112,19 @@ def save_model(
     model = AutoModelForCausalLM.from_config(settings)
     model.save_pretrained(folder)
     return int(model.num_parameters())
+
+
+def worker_config(folder: str, precision: str = "fp32", **engine: Any) -> Any:
+    """Return verl's configuration of an FSDP2 worker, all of it in fp32, or computing in bf16."""
+    from verl.trainer.config import CheckpointConfig
+    from verl.workers import config as verls
+
+    dtypes = {"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    model = verls.HFModelConfig(
+        path=folder, load_tokenizer=False, use_remove_padding=False,
+        enable_gradient_checkpointing=False, override_config={"attn_implementation": "sdpa"},
+    )  # fmt: skip
+    engine |= {"strategy": "fsdp2", "use_torch_compile": False, "mixed_precision": dtypes}
+    parts = {"optimizer_config": verls.FSDPOptimizerConfig(lr=1e-6), "checkpoint_config": CheckpointConfig()}
+    parts |= {"model_config": model, "engine_config": verls.FSDPEngineConfig(**engine)}
+    return verls.TrainingWorkerConfig(model_type="language_model", **parts)

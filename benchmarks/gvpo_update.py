@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from common import MIB, own_memory, parser, save_model
+from common import MIB, own_memory, parser, save_model, worker_config
 from rich.console import Console
 from rich.table import Table
 from tensordict import TensorDict
@@ -112,29 +112,18 @@ def make_model(folder: str, options: Namespace) -> int:
 
 def make_worker(folder: str, loss: str, case: Case, options: Namespace, precision: str = "fp32") -> Any:
     """Return verl's FSDP2 worker, all of it in fp32, or as verl trains by default, computing in bf16."""
-    from verl.trainer.config import CheckpointConfig
-    from verl.workers import config as verls
+    from verl.workers.config import ActorConfig
     from verl.workers.utils.losses import ppo_loss
 
     from grpo_verl_ext.catalogue import LOSSES, mode_of
     from grpo_verl_ext.verl_plugin.gvpo import GroupTrainingWorker
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
-    dtypes = {"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    model = verls.HFModelConfig(
-        path=folder, load_tokenizer=False, use_remove_padding=False,
-        enable_gradient_checkpointing=False, override_config={"attn_implementation": "sdpa"},
-    )  # fmt: skip
-    engine = verls.FSDPEngineConfig(
-        strategy="fsdp2", use_torch_compile=False, mixed_precision=dtypes,
-        use_dynamic_bsz=case.micro_batch is None, micro_batch_size_per_gpu=case.micro_batch,
-        max_token_len_per_gpu=budget(options),
-    )  # fmt: skip
-    parts = {"optimizer_config": verls.FSDPOptimizerConfig(lr=1e-6), "checkpoint_config": CheckpointConfig()}
-    parts |= {"model_type": "language_model", "model_config": model, "engine_config": engine}
-    worker = GroupTrainingWorker(verls.TrainingWorkerConfig(**parts))
+    micro_batches = {"use_dynamic_bsz": case.micro_batch is None, "max_token_len_per_gpu": budget(options)}
+    micro_batches["micro_batch_size_per_gpu"] = case.micro_batch
+    worker = GroupTrainingWorker(worker_config(folder, precision, **micro_batches))
     worker.reset()
-    actor = verls.ActorConfig(
+    actor = ActorConfig(
         strategy="fsdp2", rollout_n=options.responses, policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
         loss_agg_mode=mode_of(LOSSES[loss]) if loss in LOSSES else "token-mean",
         loss_scale_factor=options.tokens, ppo_micro_batch_size_per_gpu=1,  # the last is read by checks alone

@@ -20,11 +20,7 @@ FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
 OWNERS = {"verl": invariance.VERL_CASES, "ours": (*invariance.OUR_CASES, *invariance.PRESET_CASES)}
 COLOURS = dict(zip(("ours", "verl"), plotting.PALETTE, strict=False))
 EXACT = 100 * invariance.TOLERANCE[torch.float64]
-LINE = 92
-"""Characters of a line of names."""
-
-Errors = dict[str, float]
-"""Loss → largest relative error of its gradient over all cuts, in percent."""
+Errors = dict[str, float]  # loss → largest relative error of its gradient over all cuts, in percent
 
 
 def worst(cases: Iterable[invariance.Case]) -> Errors:
@@ -48,7 +44,7 @@ def draw(errors: dict[str, Errors]) -> Figure:
         row = f"{owner}: {len(own) - len(depending)} others"
         axes.barh([row], [0])
         names = sorted(name.replace(" ", "\xa0") for name, error in own.items() if error <= EXACT)
-        listed = textwrap.fill("0 %:  " + "\xa0· ".join(names), LINE)
+        listed = textwrap.fill("0 %:  " + "\xa0· ".join(names), 92)
         axes.annotate(listed, (0, row), (4, 0), textcoords="offset points", va="center", fontsize=7)
     highest = max(error for own in errors.values() for error in own.values())
     axes.set_xlim(0, 1.15 * highest)
