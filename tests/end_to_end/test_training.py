@@ -23,8 +23,9 @@ def rollouts(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory, rollouts: str) -> Run:
-    """Preset gvpo: four updates a rollout, dynamic batching, groups over two FSDP2 ranks."""
+    """Preset gvpo: four updates a rollout, dynamic batching, groups over two FSDP2 ranks, shared prompts."""
     return train(
+        "+algorithm.grpo_ext.shared_prompts=true",
         *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=6", "trainer.test_freq=6"),
         *(*ROLLOUT, rollouts),
         algo="gvpo",
@@ -46,7 +47,7 @@ def test_gvpo_on_two_ranks(two_ranks: Run) -> None:
 
 @pytest.mark.long
 def test_the_first_rollout_again_on_one_rank(two_ranks: Run, rollouts: str, tmp_path: Path) -> None:
-    """Targets of patches have moved, as in a later verl: warned about, and missed by nobody else."""
+    """By verl's passes. Targets of patches have moved, as in a later verl: warned about, and not missed."""
     one = train(
         *("trainer.total_training_steps=1", *UNTESTED, *ROLLOUT, rollouts),
         algo="gvpo",
