@@ -36,8 +36,8 @@ _TOLERANCE = {True: 1e-5, False: 0.1}
 """Largest difference to verl's log-probs, relative where they are below −1: in single precision, in half."""
 
 
-class SharedPromptsEngine:
-    """What is computed otherwise, mixed in before verl's FSDPEngineWithLMHead."""
+class SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]  # verl ships no types
+    """What is computed otherwise, before the class of an engine on verl's."""
 
     _model: Any
     _attention: str
@@ -50,7 +50,7 @@ class SharedPromptsEngine:
     """Tokens of the longest row of which both passes were compared."""
 
     def _build_module(self) -> Any:
-        self._model = super()._build_module()  # type: ignore[misc]  # verl's engine is next
+        self._model = super()._build_module()
         self._attention = self._model.config._attn_implementation
         self._ours = RAGGED.get(self._attention, PADDED)
         self._model.set_attn_implementation(self._ours)
@@ -67,12 +67,12 @@ class SharedPromptsEngine:
         """Compare both passes where a row is longer than before, then run verl's loop over micro-batches."""
         self._compare(data)
         tu.assign_non_tensor(data, **{_MARK: True})
-        return super().forward_backward_batch(data, loss_function, forward_only)  # type: ignore[misc]
+        return super().forward_backward_batch(data, loss_function, forward_only)
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
         """Return the fed tokens, what they attend to, and whose logits are needed."""
         if self._is_verls:
-            return super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
+            return super().prepare_model_inputs(micro_batch)
         ids, positions = micro_batch["input_ids"], micro_batch["position_ids"]
         if positions.dim() != ids.dim() or isinstance(micro_batch["temperature"], Tensor):
             raise ValueError(f"shared prompts know no images and no temperature of a row. {_OFF}")
@@ -91,9 +91,9 @@ class SharedPromptsEngine:
     ) -> dict[str, Tensor]:
         """Return log-probs and entropies of the response tokens, where verl looks for them; elsewhere 0."""
         if self._is_verls:
-            found = super().prepare_model_outputs(output, output_args, micro_batch, *rest, **more)  # type: ignore[misc]
+            found = super().prepare_model_outputs(output, output_args, micro_batch, *rest, **more)
             return dict(found)
-        at, config, ids = output_args["layout"], self.engine_config, micro_batch["input_ids"]  # type: ignore[attr-defined]
+        at, config, ids = output_args["layout"], self.engine_config, micro_batch["input_ids"]
         logits = output.logits[0]
         if micro_batch["temperature"] != 1:
             # Rounded as verl does.
@@ -106,7 +106,7 @@ class SharedPromptsEngine:
         else:  # without a copy of a row for each response that reads it
             values = {"log_probs": logits[at.logits_of, label] - logits.logsumexp(-1)[at.logits_of]}
         if tu.get(micro_batch, key="calculate_entropy", default=False):
-            entropy = self.compute_entropy_from_logits  # type: ignore[attr-defined]
+            entropy = self.compute_entropy_from_logits
             if config.entropy_checkpointing:
                 entropy = partial(checkpoint, entropy, use_reentrant=False)
             # Few rows at a time, which no value depends on: verl's copies each row several times.
@@ -126,7 +126,7 @@ class SharedPromptsEngine:
         """Raise ValueError where verl's pass has other log-probs for the longest row and one beside it."""
         prompts, responses = (data[name].offsets().diff().tolist() for name in ("prompts", "responses"))
         lengths = [p + r if r > 1 else 0 for p, r in zip(prompts, responses, strict=True)]
-        longest = _largest([max(lengths)], self.get_data_parallel_group())[0]  # type: ignore[attr-defined]
+        longest = _largest([max(lengths)], self.get_data_parallel_group())[0]
         if longest <= self._longest:
             return
         self._longest = longest
@@ -144,7 +144,7 @@ class SharedPromptsEngine:
         self._model.set_attn_implementation(self._ours)
         self._is_verls = False
         apart = ((ours - verls).abs() / verls.abs().clamp(min=1)).nan_to_num(torch.inf)
-        dtypes = (self._model.dtype, self._autocast_dtype)  # type: ignore[attr-defined]
+        dtypes = (self._model.dtype, self._autocast_dtype)
         allowed = _TOLERANCE[all(torch.finfo(each).bits >= 32 for each in dtypes)]
         if len(apart) and apart.max() > allowed:
             raise ValueError(
@@ -156,7 +156,7 @@ class SharedPromptsEngine:
         """Return the log-probs of the response tokens of some rows by one pass."""
         sample = tu.index_select_tensor_dict(data, rows)
         tu.assign_non_tensor(sample, calculate_entropy=False)
-        _, found = self.forward_step(sample, loss_function=None, forward_only=True)  # type: ignore[attr-defined]
+        _, found = self.forward_step(sample, loss_function=None, forward_only=True)
         values: Tensor = response_from_nested(
             found["model_output"]["log_probs"].cpu(), sample["responses"].cpu()
         ).values()
