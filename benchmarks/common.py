@@ -89,8 +89,8 @@ def memory(processes: Iterable[psutil.Process], measure: str) -> Counter[str]:
 
 def own_memory(name: str) -> int:
     """Return an entry of Linux' status of this process, such as ``VmRSS``, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    status = Path("/proc/self/status").read_text().partition(f"{name}:")[2]
+    return 1024 * int(status.split()[0])
 
 
 def grown(call: Callable[[], object]) -> int:

@@ -18,7 +18,6 @@ from grpo_verl_ext.utils import plotting
 
 FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
 OWNERS = {"verl": invariance.VERL_CASES, "ours": (*invariance.OUR_CASES, *invariance.PRESET_CASES)}
-COLOURS = dict(zip(("ours", "verl"), plotting.PALETTE, strict=False))
 EXACT = 100 * invariance.TOLERANCE[torch.float64]
 Errors = dict[str, float]  # loss → largest relative error of its gradient over all cuts, in percent
 
@@ -39,7 +38,7 @@ def draw(errors: dict[str, Errors]) -> Figure:
     axes = figure.add_subplot()
     for owner, own in errors.items():
         depending = {f"{owner}: {name}": error for name, error in own.items() if error > EXACT}
-        bars = axes.barh(list(depending), list(depending.values()), color=COLOURS[owner])
+        bars = axes.barh(list(depending), list(depending.values()), color=plotting.PALETTE[owner == "verl"])
         axes.bar_label(bars, [f"{error:.0f} %" for error in depending.values()], padding=4)
         row = f"{owner}: {len(own) - len(depending)} others"
         axes.barh([row], [0])
