@@ -89,8 +89,7 @@ def memory(processes: Iterable[psutil.Process], measure: str) -> Counter[str]:
 
 def own_memory(name: str) -> int:
     """Return an entry of Linux' status of this process, such as ``VmRSS``, in bytes."""
-    status = Path("/proc/self/status").read_text().partition(f"{name}:")[2]
-    return 1024 * int(status.split()[0])
+    return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
 
 
 def grown(call: Callable[[], object]) -> int:

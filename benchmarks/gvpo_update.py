@@ -120,9 +120,8 @@ def make_worker(folder: str, loss: str, case: Case, options: Namespace, precisio
     from grpo_verl_ext.verl_plugin.loss_config import LossConfig
 
     cut = {"use_dynamic_bsz": case.micro_batch is None, "micro_batch_size_per_gpu": case.micro_batch}
-    worker = GroupTrainingWorker(
-        worker_config(folder, precision, max_token_len_per_gpu=budget(options), **cut)
-    )
+    cut["max_token_len_per_gpu"] = budget(options)
+    worker = GroupTrainingWorker(worker_config(folder, precision, **cut))
     worker.reset()
     actor = ActorConfig(
         strategy="fsdp2", rollout_n=options.responses, policy_loss=LossConfig(loss_mode=loss, gvpo_beta=0.1),
