@@ -43,8 +43,20 @@ class Report:
         results, shown = self.results, self.results.settings.shown
         results.control = results.control or control_of(results.settings)
         self.checks, self.verdicts = self.judged or judge(results)
-        self.missing = _missing(results)
+        self.missing = list[str]()
         """Metrics that no run has, or that end before the last step; a report begins with them."""
+        keys = dict.fromkeys(results.settings.metrics, "metrics")
+        keys |= {primary.metric: "primary"} if (primary := results.settings.primary) else {}
+        keys |= {each.metric: f"checks[{index}]" for index, each in enumerate(results.settings.checks)}
+        for metric, key in keys.items() if results.compared else ():
+            for why, runs in results.missing[metric].items():
+                fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
+                self.missing.append(f"{metric} {why.format(', '.join(runs))}: left out{fix}")
+            if not results.curves[metric]:
+                near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
+                like = f"; like it are {', '.join(near)}" if near else ""
+                fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
+                self.missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         self.warnings = _warnings(results)
         verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
         labels = {True: "control shown", False: "control missed"}
@@ -81,24 +93,6 @@ class Report:
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
         of_checks, took = ("check", "variant", "value", "result"), "what a run took, mean over seeds"
         return [each for each in (("checks", of_checks, checks), (took, of_costs, costs)) if each[2]]
-
-
-def _missing(results: Results) -> list[str]:
-    """Metrics that no run has logged, or that some lack or have not logged to the end."""
-    settings, missing = results.settings, list[str]()
-    keys = dict.fromkeys(settings.metrics, "metrics")
-    keys |= {settings.primary.metric: "primary"} if settings.primary else {}
-    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
-    for metric, key in keys.items() if results.compared else ():
-        for why, names in results.missing[metric].items():
-            fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
-            missing.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
-        if not results.curves[metric]:
-            near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
-            like = f"; like it are {', '.join(near)}" if near else ""
-            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
-            missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
-    return missing
 
 
 def _warnings(results: Results) -> list[str]:

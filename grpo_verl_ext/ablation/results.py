@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import product
@@ -127,6 +127,12 @@ class Results:
         """Metric → why other runs are left out, with {} for them → their names."""
         for metric in {*settings.metrics, settings.shown.metric, *(each.metric for each in settings.checks)}:
             self.measure(metric)
+        self.first_spread: measures.Spread | None = None
+        """The spread over the declared first starts; None until all compared variants have finished them."""
+        if settings.starts is not None and (primary := settings.primary) is not None:
+            first, own = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
+            if all(seed in own[name] for name in settings.compared for seed in first):
+                self.first_spread = self.spread(primary, settings.compared, first)
         self.asked_for = [
             run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
         ]
@@ -164,17 +170,6 @@ class Results:
         return measures.Spread(sd, degrees, len(common))
 
     @cached_property
-    def first_spread(self) -> measures.Spread | None:
-        """The spread over the declared first starts; None until all compared variants have finished them."""
-        grid, primary = self.settings, self.settings.primary
-        if grid.starts is None or primary is None:
-            return None
-        first, values = grid.seeds[: grid.starts.first], self.values[primary.metric, primary.measure]
-        if any(seed not in values[name] for name in grid.compared for seed in first):
-            return None
-        return self.spread(primary, grid.compared, first)
-
-    @cached_property
     def seeds(self) -> list[int]:
         """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
 
@@ -188,14 +183,6 @@ class Results:
                 sd = self.first_spread.sd * grid.spread_factor
                 count = measures.starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
         return grid.seeds[:count]
-
-    @cached_property
-    def tests(self) -> list[Verdict]:
-        """The numbers of the declared comparisons, in their order; they are judged by `verdicts.judge`."""
-        tests = [self.tested(each) for each in self.settings.comparisons]
-        p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
-        adjusted = zip(tests, measures.holm(np.array(p, dtype=float)).tolist(), strict=True)
-        return [test if test.p is None else replace(test, adjusted_p=own) for test, own in adjusted]
 
     def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
