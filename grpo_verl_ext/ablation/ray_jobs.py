@@ -50,7 +50,22 @@ class RayCluster:
             job = None
             if run.has_ended(run.metrics()):
                 return  # it finished unwatched
-        job = job or self._submitted(run)
+        if job is None:
+            run.folder.mkdir(parents=True, exist_ok=True)
+            attempt = run.next_attempt()
+            run.choose_checkpoint(attempt.name)
+            attempt.with_suffix(".log").touch()
+            readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
+            name = f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
+            job = Job(name, self.address, attempt.name)
+            write_whole(note, json.dumps(asdict(job), indent=2) + "\n")
+            env = {"env_vars": {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}}
+            # python is that of the head node's PATH, for ours may not exist there
+            own_queue = "++algorithm.grpo_ext.own_queue=true"  # other trainings may share the cluster
+            command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
+            submit = partial(self.client.submit_job, entrypoint=command, submission_id=name, runtime_env=env)
+            # an earlier try may have arrived, and only its answer been lost
+            self._ask(lambda: self._knows(name) or submit())
         name, log = job.submission_id, run.folder / f"{job.attempt}.log"
         stop = f"ray job stop {name} --address {job.address}"
         self.say(f"{run.folder} is job {name}, which goes on when this command ends. To stop it: {stop}")
@@ -69,24 +84,6 @@ class RayCluster:
             said = f"{last_lines(log)}\njob {name} is {info.status.value}: {reason}"
             raise ProcessFailedError(f"{said} Its whole output is in {log}")
         run.check_ended(log)
-
-    def _submitted(self, run: VerlRun) -> Job:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        attempt = run.next_attempt()
-        run.choose_checkpoint(attempt.name)
-        attempt.with_suffix(".log").touch()
-        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
-        name = f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
-        job = Job(name, self.address, attempt.name)
-        write_whole(run.folder / NOTE, json.dumps(asdict(job), indent=2) + "\n")
-        env = {"env_vars": {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}}
-        # python is that of the head node's PATH, for ours may not exist there
-        own_queue = "++algorithm.grpo_ext.own_queue=true"  # other trainings may share the cluster
-        command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
-        submit = partial(self.client.submit_job, entrypoint=command, submission_id=name, runtime_env=env)
-        # an earlier try may have arrived, and only its answer been lost
-        self._ask(lambda: self._knows(name) or submit())
-        return job
 
     def _knows(self, name: str) -> bool:
         return any(each.submission_id == name for each in self.client.list_jobs())

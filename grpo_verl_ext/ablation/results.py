@@ -121,6 +121,12 @@ class Results:
         for (metric, name), curve in by_step:
             if name in runs:
                 self.curves[metric][runs[name]] = curve
+        self.costs, nothing = defaultdict[str, dict[str, float]](dict), pd.Series([0.0])
+        """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
+        for variant, (cost, (metric, how)) in product(self.variants, _COSTS.items()):
+            if own := [key for key in runs.values() if key[0] == variant]:
+                logged = (self.curves[metric].get(key, nothing) for key in own)
+                self.costs[variant][cost] = fmean(float(curve.agg(how)) for curve in logged)
         self.values = defaultdict[tuple[str, str], _Values](lambda: {name: {} for name in self.variants})
         """(metric, measure) → variant → seed → value, of each compared run whose curve is whole."""
         self.missing: dict[str, dict[str, list[str]]] = {}
@@ -130,8 +136,8 @@ class Results:
         self.first_spread: measures.Spread | None = None
         """The spread over the declared first starts; None until all compared variants have finished them."""
         if settings.starts is not None and (primary := settings.primary) is not None:
-            first, own = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
-            if all(seed in own[name] for name in settings.compared for seed in first):
+            first, of = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
+            if all(seed in of[name] for name in settings.compared for seed in first):
                 self.first_spread = self.spread(primary, settings.compared, first)
         self.asked_for = [
             run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
@@ -204,17 +210,6 @@ class Results:
             numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
             numbers["starts_needed"] = measures.starts_needed(grid.margin, sd, grid.level)
         return Verdict(**numbers)
-
-    @cached_property
-    def costs(self) -> dict[str, dict[str, float]]:
-        """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
-        costs, nothing = defaultdict[str, dict[str, float]](dict), pd.Series([0.0])
-        for variant, (name, (metric, how)) in product(self.variants, _COSTS.items()):
-            runs = [(variant, run.seed) for run in self.compared if run.variant == variant]
-            if runs:
-                logged = (self.curves[metric].get(run, nothing) for run in runs)
-                costs[variant][name] = fmean(float(curve.agg(how)) for curve in logged)
-        return costs
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
