@@ -44,7 +44,8 @@ class RayCluster:
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
         """Submit the run, or find its job again, and watch it to the end; yield while it runs."""
         note, job = run.folder / NOTE, noted_job(run.folder)
-        if job is not None and not self._ask(partial(self._knows, job.submission_id)):
+        known = self._ask(self.client.list_jobs) if job is not None else ()
+        if job is not None and job.submission_id not in {each.submission_id for each in known}:
             self.say(f"{run.folder}: the cluster does not know job {job.submission_id}")
             note.unlink(missing_ok=True)
             job = None
@@ -65,7 +66,7 @@ class RayCluster:
             command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
             submit = partial(self.client.submit_job, entrypoint=command, submission_id=name, runtime_env=env)
             # an earlier try may have arrived, and only its answer been lost
-            self._ask(lambda: self._knows(name) or submit())
+            self._ask(lambda: name in {each.submission_id for each in self.client.list_jobs()} or submit())
         name, log = job.submission_id, run.folder / f"{job.attempt}.log"
         stop = f"ray job stop {name} --address {job.address}"
         self.say(f"{run.folder} is job {name}, which goes on when this command ends. To stop it: {stop}")
@@ -84,9 +85,6 @@ class RayCluster:
             said = f"{last_lines(log)}\njob {name} is {info.status.value}: {reason}"
             raise ProcessFailedError(f"{said} Its whole output is in {log}")
         run.check_ended(log)
-
-    def _knows(self, name: str) -> bool:
-        return any(each.submission_id == name for each in self.client.list_jobs())
 
     def _ask(self, question: Callable[[], _Answer]) -> _Answer:
         """Repeat the question until there is an answer or `patience` runs out."""

@@ -149,11 +149,11 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write the page, whole or not at all, with its pictures in it; values are escaped and made `visible`."""
+    """Write the page, whole or not at all, with its pictures in it; values are escaped and made visible."""
     loader = PackageLoader("grpo_verl_ext", "ablation")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.finalize = lambda value: visible(value) if type(value) is str else value
+    environment.finalize = lambda value: _visible(value) if type(value) is str else value
     uri = "data:image/svg+xml;base64,"
     environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
     settings, legend = report.results.settings, {}
@@ -164,14 +164,20 @@ def write_page(report: Report, folder: Path) -> Path:
     learnt = dict.fromkeys([settings.shown.metric, *settings.metrics])
     curves = {metric: learning_curves(report, metric) for metric in learnt}
     figures = {"forest": forest(report), "curves": curves, "legend": legend}
+    records: dict[str, None] = {}  # what the runs were made with, each once
+    for record in (run.record for run in report.results.runs if run.record is not None):
+        versions = [f"{name} {version}" for name, version in record.versions.items()]
+        made = [f"commit {record.git_revision or 'unknown'}", ", ".join(versions), record.machine]
+        records["; ".join(each for each in made if each is not None)] = None
     level = 1 - settings.alpha if report.verdicts else CONFIDENCE
     template = environment.get_template("page.html.jinja")
-    page = template.render(report=report, settings=settings, colours=COLOURS, level=level, **figures)
+    shown = {"report": report, "settings": settings, "records": records, "colours": COLOURS}
+    page = template.render(**shown, level=level, **figures)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 
 
-def visible(text: str) -> str:
+def _visible(text: str) -> str:
     """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩."""
     return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
 

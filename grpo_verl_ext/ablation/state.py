@@ -52,11 +52,6 @@ class Record:
     ended: str | None = None
     """When the first attempt began, and when the run was finished, in UTC."""
 
-    def __str__(self) -> str:
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        made = f"commit {self.git_revision or 'unknown'}; {versions}"
-        return f"{made}; {self.machine}" if self.machine else made
-
 
 @dataclass(frozen=True)
 class Job(Document):
