@@ -17,8 +17,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.state import NOTE, Job, noted_job
 from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines
-from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
+from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, Metrics, VerlRun
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.which_ray import OF_AN_OWN_RAY
 

@@ -18,7 +18,7 @@ from grpo_verl_ext.ablation import measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
 from grpo_verl_ext.ablation.grid import Beginning
 from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, unlike_the_others
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.verl_run import Metrics
 
 _COSTS = {
     "seconds": (STEP_SECONDS, "sum"),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, runs_of
-from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Metrics
 from grpo_verl_ext.utils.documents import Document, read_if_there
 from grpo_verl_ext.utils.keys import key_of
 

@@ -18,8 +18,7 @@ from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
-from grpo_verl_ext.runs.metrics import CorruptFileError, Response, read_dump, read_metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Response, VerlRun, read_dump, read_metrics
 from grpo_verl_ext.utils.documents import parse_json
 
 GRID_OF_TWO: dict[str, object] = {
