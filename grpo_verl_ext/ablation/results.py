@@ -1,5 +1,6 @@
-"""The runs of a grid, what they logged in one tidy table, and every number that a report shows of it."""
+"""What a grid's runs have logged, as one table that is read and written, and every number of a report."""
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -7,18 +8,30 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy import stats
 
 from grpo_verl_ext.ablation import measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
-from grpo_verl_ext.ablation.grid import Beginning
-from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, unlike_the_others
+from grpo_verl_ext.ablation.grid import GRID, AblationError, Beginning, checked, read_begun, runs_of
+from grpo_verl_ext.ablation.state import (
+    STEP_SECONDS,
+    Record,
+    State,
+    read_record,
+    status_of,
+    unlike_the_others,
+)
 from grpo_verl_ext.runs.verl_run import Metrics
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
+from grpo_verl_ext.utils.files import write_whole
 
 _COSTS = {
     "seconds": (STEP_SECONDS, "sum"),
@@ -26,8 +39,8 @@ _COSTS = {
     "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
 }
 """What a run takes: its metric, and how that is added up over the steps."""
-COLUMNS = {"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"}
-COLUMNS |= {"value": "float64"}
+_COLUMNS = {"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"}
+_COLUMNS |= {"value": "float64"}
 _Run = tuple[str, int]  # variant, seed
 _Values = dict[str, dict[int, float]]  # variant → seed → value
 
@@ -248,5 +261,69 @@ def gathered(
         found.append(run)
         for step, logged in sorted(metrics.items()):
             rows += [(run.name, run.variant, run.seed, step, *each) for each in logged.items()]
-    table = pd.DataFrame(rows, columns=[*COLUMNS]).astype(COLUMNS)
+    table = pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS)
     return Results(settings, found, table, beginnings=[*beginnings])
+
+
+TABLE = "metrics.parquet"
+"""The table that a report writes; in a folder without ``grid.json`` it is what is read."""
+_ABOUT = "ablation"  # key of the file's metadata
+
+
+def read_results(folder: Path) -> Results:
+    """Read a grid's folder, which may have been moved, or the table that a report wrote."""
+    table = folder if folder.is_file() else folder / TABLE
+    if table.is_file() and not (folder / GRID).exists():
+        return read_table(table)
+    if not (folder / GRID).is_file():
+        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
+    (settings, beginnings), found = read_begun(folder), []
+    for run in runs_of(settings):
+        status, record = status_of(run), None
+        unread = status.reason if status.state is State.UNREADABLE else None
+        if status.state is State.FINISHED:
+            try:
+                record = read_record(run)
+            except AblationError as error:
+                unread = str(error)
+        # the folder may be moved, and reports are shown to others
+        warnings = [unread.replace(f"{settings.folder}/", "")] if unread else []
+        found.append((RunResult(run.variant, run.seed, status.state, record, warnings), status.metrics))
+    return gathered(settings, found, beginnings)
+
+
+@dataclass(frozen=True)
+class _About(Document):
+    """What the file of a table has besides its rows."""
+
+    grid: dict[str, Any]
+    runs: list[RunResult]
+    control: CheckResult | None
+    beginnings: list[Beginning]
+
+
+def write_table(results: Results, file: Path) -> Path:
+    """Write the table as Parquet, whole or not at all, with grid and records: all that a report reads."""
+    about = _About(results.settings.as_dict(), results.runs, results.control, results.beginnings)
+    table, written = pa.Table.from_pandas(results.table, preserve_index=False), pa.BufferOutputStream()
+    with pq.ParquetWriter(written, table.schema, compression="zstd", store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_ABOUT: json.dumps(as_plain(about))})
+    write_whole(file, written.getvalue().to_pybytes())
+    return file
+
+
+def read_table(file: Path) -> Results:
+    """Read what `write_table` wrote."""
+    try:
+        content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
+        about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)
+        table = content.to_pandas()[[*_COLUMNS]].astype(_COLUMNS)
+        plain = json.dumps({**about.grid, "folder": str(file.parent)})
+        settings, names = checked(parse_json(plain, GridSettings)), [run.name for run in about.runs]
+        if names != [run.name for run in runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
+            raise ValueError("its runs or rows are not those of its grid")
+        return Results(settings, about.runs, table, about.control, about.beginnings)
+    except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:
+        why = f"is not a table that `ablate report` wrote ({error})"
+        raise AblationError(f"{file} {why}. It was left in place") from error

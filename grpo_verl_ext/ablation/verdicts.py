@@ -10,8 +10,7 @@ import numpy as np
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.measures import MANY, POWER, Paired, holm
-from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome, read_results
 
 
 def outcome_of(tested: Verdict, alpha: float, comparisons: int) -> VerdictOutcome:

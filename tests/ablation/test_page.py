@@ -12,8 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from grpo_verl_ext.ablation.grid import runs_of
 from grpo_verl_ext.ablation.report import COLOURS, Report, write_page
-from grpo_verl_ext.ablation.results import VerdictOutcome
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import VerdictOutcome, read_results
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"

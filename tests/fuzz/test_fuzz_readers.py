@@ -12,9 +12,8 @@ from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, read_grid, runs_of
-from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, Record, noted_job, read_record
-from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
