@@ -21,14 +21,7 @@ from scipy import stats
 from grpo_verl_ext.ablation import measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
 from grpo_verl_ext.ablation.grid import GRID, AblationError, Beginning, checked, read_begun, runs_of
-from grpo_verl_ext.ablation.state import (
-    STEP_SECONDS,
-    Record,
-    State,
-    read_record,
-    status_of,
-    unlike_the_others,
-)
+from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, read_record, status_of, unlike_others
 from grpo_verl_ext.runs.verl_run import Metrics
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
 from grpo_verl_ext.utils.files import write_whole
@@ -123,7 +116,7 @@ class Results:
         self.variants = list(dict.fromkeys([settings.base_variant, *(run.variant for run in self.runs)]))
         """Names of the variants, the baseline first."""
         finished = {(run.variant, run.seed): run for run in self.runs if run.state is State.FINISHED}
-        self.left_out = unlike_the_others({key: run.record for key, run in finished.items()}, settings)
+        self.left_out = unlike_others({key: run.record for key, run in finished.items()}, settings)
         """(variant, seed) of each finished run that cannot be compared with the others → why."""
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         """The finished runs that are compared."""

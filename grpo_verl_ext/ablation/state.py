@@ -109,7 +109,7 @@ def noted_job(folder: Path) -> Job | None:
     return read_if_there(folder / NOTE, Job, AblationError, "the note of a job", then)
 
 
-def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
+def unlike_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
     """Return why a finished run is left out: another training than the grid's, or than it is compared with.
 
     A run is compared with the baseline's of the same seed, and those that remain within each declared
