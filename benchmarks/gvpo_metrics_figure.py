@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.ablation.table import Results, read_table
+from grpo_verl_ext.ablation.results import Results, read_table
 from grpo_verl_ext.utils import plotting
 
 ROOT = Path(__file__).parents[1]

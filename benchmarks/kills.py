@@ -18,8 +18,7 @@ from pathlib import Path
 from common import FORKS_WORKERS, kind, parser
 
 from grpo_verl_ext.runs.child_process import ProcessFailedError, marked
-from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import Metrics, VerlRun
 from grpo_verl_ext.utils.files import cache_root
 
 KINDS = (

@@ -16,8 +16,7 @@ from common import MIB, memory, parser
 from scipy.stats import linregress
 
 from grpo_verl_ext.runs.child_process import marked
-from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import Metrics, VerlRun
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training
-from grpo_verl_ext.runs.metrics import CorruptFileError, read_dump
+from grpo_verl_ext.runs.verl_run import CorruptFileError, read_dump
 from grpo_verl_ext.utils.console import one_message
 from grpo_verl_ext.utils.plotting import looks, save_figure
 from grpo_verl_ext.verl_plugin.compose import composed

@@ -16,7 +16,7 @@ from grpo_verl_ext.ablation.measures import compare
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.rewards.learned import LearnedReward
 from grpo_verl_ext.rewards.rules import correctness
-from grpo_verl_ext.runs.metrics import read_dump
+from grpo_verl_ext.runs.verl_run import read_dump
 
 FOLDER = Path("outputs/iterate_answers")
 STEPS = 8

@@ -29,8 +29,7 @@ from quickstart_arguments import (
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from grpo_verl_ext.runs.child_process import ProcessFailedError, run_to_its_end
-from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Metrics, VerlRun
 from grpo_verl_ext.utils.console import ending, interruptible, one_message, print_any_character
 from grpo_verl_ext.utils.files import locked, write_whole
 

@@ -7,8 +7,7 @@ from quickstart import TRAIN_SCORE, accuracy_by_step
 from statsmodels.stats.proportion import proportion_confint
 
 from grpo_verl_ext.ablation.measures import compare
-from grpo_verl_ext.runs.metrics import Response, read_dump
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import Response, VerlRun, read_dump
 
 CONFIDENCE = 0.95
 RESPONSES = 12

@@ -9,7 +9,6 @@ Functions are made from records, a stranger's too, when they are first asked for
 KL and entropy, are the trainer's, as are DAPO's filter and punishment of long responses.
 """
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -36,27 +35,15 @@ _OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 def __getattr__(name: str) -> _OneCallLoss:
     """Return the function of an algorithm."""
-    if name in (valid := __dir__()):
-        return _function_named(name)
-    algorithm = catalogue.ALGORITHMS.get(name)
+    valid, algorithm, kind = __dir__(), catalogue.ALGORITHMS.get(name), inspect.Parameter
     if algorithm is None:
         raise AttributeError(f"module {__name__!r} has no {name!r}; valid are {', '.join(valid)}")
-    verls = (
-        f"its loss, {algorithm.loss.name}, is verl's own. "
-        f"Type: verl.trainer.ppo.core_algos.get_policy_loss_fn({algorithm.loss.name!r})"
-    )
-    raise AttributeError(f"module {__name__!r} has no {name!r}: {algorithm.no_call or verls}")
-
-
-def __dir__() -> list[str]:
-    catalogue.enter_foreign()
-    callable_ = (each for each in catalogue.ALGORITHMS.values() if not each.no_call)
-    return sorted(each.name for each in callable_ if isinstance(each.loss, TokenLoss | GroupLoss))
-
-
-@functools.cache
-def _function_named(name: str) -> _OneCallLoss:
-    algorithm, kind = catalogue.ALGORITHMS[name], inspect.Parameter
+    if name not in valid:
+        verls = (
+            f"its loss, {algorithm.loss.name}, is verl's own. "
+            f"Type: verl.trainer.ppo.core_algos.get_policy_loss_fn({algorithm.loss.name!r})"
+        )
+        raise AttributeError(f"module {__name__!r} has no {name!r}: {algorithm.no_call or verls}")
     preset = catalogue.PRESETS.get(algorithm.values_of or name, Preset())
     keywords = _keywords(algorithm, preset)
     positional = [kind(each, kind.POSITIONAL_OR_KEYWORD) for each in _ARGUMENTS]
@@ -71,7 +58,14 @@ def _function_named(name: str) -> _OneCallLoss:
     function.__name__ = function.__qualname__ = algorithm.name
     function.__doc__ = _doc_of(algorithm, {each: words for each, (_, words) in keywords.items()})
     function.__signature__ = signature  # type: ignore[attr-defined]
+    globals()[name] = function  # found there from now on
     return function
+
+
+def __dir__() -> list[str]:
+    catalogue.enter_foreign()
+    callable_ = (each for each in catalogue.ALGORITHMS.values() if not each.no_call)
+    return sorted(each.name for each in callable_ if isinstance(each.loss, TokenLoss | GroupLoss))
 
 
 # Arguments

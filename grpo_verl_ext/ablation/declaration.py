@@ -69,9 +69,6 @@ class ManipulationCheck:
     variants: list[str] = field(default_factory=list)
     """Variants that must pass; empty: all."""
 
-    def __str__(self) -> str:
-        return f"{self.metric}, {self.measure.replace('_', ' ')}, at least {self.at_least:g}"
-
 
 @dataclass
 class Control:

@@ -57,12 +57,49 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
     return checked(read_yaml(file, GridSettings, AblationError, overrides))
 
 
-def checked(settings: GridSettings) -> GridSettings:
-    """Return the settings, or refuse what in them does not fit together."""
-    check_folder(settings.folder)
-    for fault in _faults(settings):
+def checked(grid: GridSettings) -> GridSettings:
+    """Return the settings, or refuse the first fault in them, which may be the cause of others."""
+    check_folder(grid.folder)
+    axes, seeds = grid.axes, grid.seeds
+    different = len({*seeds}) if any("{seed}" in override for override in grid.seed_overrides) else 1
+    if different < len(seeds):
+        said = f"seeds is {seeds} and seed_overrides {grid.seed_overrides}, so that only {different} of a "
+        said += "variant's runs differ; valid are different seeds, and an override with {seed}"
+        raise AblationError(f"{said}. Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'")
+    if len(grid.baseline) != len(axes) or grid.base_variant not in grid.overrides:
+        valid = ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
+        said = f"baseline is {grid.baseline}; valid is one label of each axis, in their order: {valid}"
+        line = f"'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
+        raise AblationError(f"{said}. Type: {line}")
+    names = set[str]()
+    for labels in product(*axes.values()):
+        name = "-".join(labels)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
+            valid = "one of letters, digits and ._- that no other variant has, in upper or lower case"
+            said = f"axes has the labels {', '.join(labels)}, which name the folder {name!r}"
+            raise AblationError(f"{said}; valid is {valid}. Rename a label")
+        names.add(name.casefold())
+    for fault in _wrong_claims(grid):
         raise AblationError(fault)
-    return settings
+    found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
+    found |= {"control": grid.own_control} if grid.own_control else {}
+    named = {key: [*each.weights] for key, each in found.items()}
+    named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
+    for key, all_names in named.items():
+        for name in (each for each in all_names if each not in grid.overrides):
+            valid = f"valid are the variants {', '.join(grid.overrides)}"
+            raise AblationError(f"{key} has {name!r}; {valid}. Write one")
+    for key, comparison in found.items():
+        if 0 in comparison.weights.values():
+            valid = "valid are different variants. Write against: <another variant>"
+            raise AblationError(f"{key} compares {comparison.variant} with itself; {valid}")
+    for key, given in zip(found, grid.expect, strict=False):
+        number = found[key].number
+        if number is not None and (grid.starts or given.minus or not math.isfinite(number)):
+            valid = "valid is a variant, or a finite number without minus and starts"
+            fix = "Write a variant, or remove minus and starts"
+            raise AblationError(f"{key}.against is {number:g}; {valid}. {fix}")
+    return grid
 
 
 def runs_of(settings: GridSettings) -> list[GridRun]:
@@ -75,30 +112,6 @@ def runs_of(settings: GridSettings) -> list[GridRun]:
             training = VerlRun(grid / name, overrides, settings.steps, (grid.resolve().name, name))
             found.append(GridRun(variant, seed, name, training))
     return found
-
-
-def _faults(grid: GridSettings) -> Iterator[str]:
-    """Name what does not fit together, with what to type; the first fault may be the cause of the others."""
-    axes, seeds = grid.axes, grid.seeds
-    different = len({*seeds}) if any("{seed}" in override for override in grid.seed_overrides) else 1
-    if different < len(seeds):
-        said = f"seeds is {seeds} and seed_overrides {grid.seed_overrides}, so that only {different} of a "
-        said += "variant's runs differ; valid are different seeds, and an override with {seed}"
-        yield f"{said}. Type: 'seeds=[1,2,3]', or 'seed_overrides=[data.seed={{seed}}]'"
-    if len(grid.baseline) != len(axes) or grid.base_variant not in grid.overrides:
-        valid = ", ".join(f"{axis}: {' | '.join(choices)}" for axis, choices in axes.items())
-        said = f"baseline is {grid.baseline}; valid is one label of each axis, in their order: {valid}"
-        yield f"{said}. Type: 'baseline=[{','.join(next(iter(choices)) for choices in axes.values())}]'"
-    names = set[str]()
-    for labels in product(*axes.values()):
-        name = "-".join(labels)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name.casefold() in names:
-            valid = "one of letters, digits and ._- that no other variant has, in upper or lower case"
-            said = f"axes has the labels {', '.join(labels)}, which name the folder {name!r}"
-            yield f"{said}; valid is {valid}. Rename a label"
-        names.add(name.casefold())
-    yield from _wrong_claims(grid)
-    yield from _wrong_comparisons(grid)
 
 
 def _wrong_claims(grid: GridSettings) -> Iterator[str]:
@@ -132,30 +145,11 @@ def _wrong_claims(grid: GridSettings) -> Iterator[str]:
 _CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folder of a grid with a control>}'"
 
 
-def _wrong_comparisons(grid: GridSettings) -> Iterator[str]:
-    found = {f"expect[{index}]": each for index, each in enumerate(grid.comparisons)}
-    found |= {"control": grid.own_control} if grid.own_control else {}
-    named = {key: [*each.weights] for key, each in found.items()}
-    named |= {f"checks[{index}].variants": each.variants for index, each in enumerate(grid.checks)}
-    for key, names in named.items():
-        for name in (each for each in names if each not in grid.overrides):
-            yield f"{key} has {name!r}; valid are the variants {', '.join(grid.overrides)}. Write one"
-    for key, comparison in found.items():
-        if 0 in comparison.weights.values():
-            valid = "valid are different variants. Write against: <another variant>"
-            yield f"{key} compares {comparison.variant} with itself; {valid}"
-    for key, given in zip(found, grid.expect, strict=False):
-        number = found[key].number
-        if number is not None and (grid.starts or given.minus or not math.isfinite(number)):
-            valid = "valid is a variant, or a finite number without minus and starts"
-            yield f"{key}.against is {number:g}; {valid}. Write a variant, or remove minus and starts"
-
-
 def keep_grid(settings: GridSettings) -> None:
     """Write the grid, with the seeds of the runs begun there, into its folder; note its beginning."""
     folder, earlier = Path(settings.folder), check_unchanged(settings)
     if earlier is None and settings.is_declared:
-        noted = [*read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
+        noted = [*_read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
         text = json.dumps([as_plain(each) for each in noted], indent=2) + "\n"
         write_whole(Path(f"{folder.resolve()}.beginnings.json"), text)
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +159,7 @@ def keep_grid(settings: GridSettings) -> None:
 
 def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
     """Read what `keep_grid` wrote into and beside a folder, which may have been moved."""
-    beginnings = read_beginnings(folder)
+    beginnings = _read_beginnings(folder)
     try:
         content = parse_json((folder / GRID).read_bytes(), dict[str, Any])
         return checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings)), beginnings
@@ -173,7 +167,7 @@ def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
         raise AblationError(f"{folder / GRID} is not a grid ({error}). It was left in place") from error
 
 
-def read_beginnings(folder: Path) -> list[Beginning]:
+def _read_beginnings(folder: Path) -> list[Beginning]:
     """Read what `keep_grid` noted beside the folder, the first beginning first."""
     file = Path(f"{folder.resolve()}.beginnings.json")
     return read_if_there(file, list[Beginning], AblationError, "a list of when the grid was begun") or []
@@ -185,7 +179,7 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
     if (folder / GRID).is_file():
         kept, _ = read_begun(folder)
         earlier = kept if any(run.training.folder.is_dir() for run in runs_of(kept)) else None
-    noted, now = read_beginnings(folder), _fixed(settings)
+    noted, now = _read_beginnings(folder), _fixed(settings)
     before = noted[-1].declared if noted else {}
     if earlier is not None:
         before = _fixed(earlier) if earlier.is_declared else {}

@@ -17,8 +17,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.state import NOTE, Job, noted_job
 from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines
-from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, VerlRun
+from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, Metrics, VerlRun
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.which_ray import OF_AN_OWN_RAY
 
@@ -44,13 +43,29 @@ class RayCluster:
     def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
         """Submit the run, or find its job again, and watch it to the end; yield while it runs."""
         note, job = run.folder / NOTE, noted_job(run.folder)
-        if job is not None and not self._ask(partial(self._knows, job.submission_id)):
+        known = self._ask(self.client.list_jobs) if job is not None else ()
+        if job is not None and job.submission_id not in {each.submission_id for each in known}:
             self.say(f"{run.folder}: the cluster does not know job {job.submission_id}")
             note.unlink(missing_ok=True)
             job = None
             if run.has_ended(run.metrics()):
                 return  # it finished unwatched
-        job = job or self._submitted(run)
+        if job is None:
+            run.folder.mkdir(parents=True, exist_ok=True)
+            attempt = run.next_attempt()
+            run.choose_checkpoint(attempt.name)
+            attempt.with_suffix(".log").touch()
+            readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
+            name = f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
+            job = Job(name, self.address, attempt.name)
+            write_whole(note, json.dumps(asdict(job), indent=2) + "\n")
+            env = {"env_vars": {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}}
+            # python is that of the head node's PATH, for ours may not exist there
+            own_queue = "++algorithm.grpo_ext.own_queue=true"  # other trainings may share the cluster
+            command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
+            submit = partial(self.client.submit_job, entrypoint=command, submission_id=name, runtime_env=env)
+            # an earlier try may have arrived, and only its answer been lost
+            self._ask(lambda: name in {each.submission_id for each in self.client.list_jobs()} or submit())
         name, log = job.submission_id, run.folder / f"{job.attempt}.log"
         stop = f"ray job stop {name} --address {job.address}"
         self.say(f"{run.folder} is job {name}, which goes on when this command ends. To stop it: {stop}")
@@ -69,27 +84,6 @@ class RayCluster:
             said = f"{last_lines(log)}\njob {name} is {info.status.value}: {reason}"
             raise ProcessFailedError(f"{said} Its whole output is in {log}")
         run.check_ended(log)
-
-    def _submitted(self, run: VerlRun) -> Job:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        attempt = run.next_attempt()
-        run.choose_checkpoint(attempt.name)
-        attempt.with_suffix(".log").touch()
-        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(attempt.resolve().parts[-4:]))
-        name = f"{readable[-100:].lstrip('-.')}-{uuid.uuid4().hex[:8]}"
-        job = Job(name, self.address, attempt.name)
-        write_whole(run.folder / NOTE, json.dumps(asdict(job), indent=2) + "\n")
-        env = {"env_vars": {METRICS_FILE: str(attempt.with_suffix(".jsonl").resolve())}}
-        # python is that of the head node's PATH, for ours may not exist there
-        own_queue = "++algorithm.grpo_ext.own_queue=true"  # other trainings may share the cluster
-        command = shlex.join(["python", *TRAINER, *run.arguments(), *OF_AN_OWN_RAY, own_queue])
-        submit = partial(self.client.submit_job, entrypoint=command, submission_id=name, runtime_env=env)
-        # an earlier try may have arrived, and only its answer been lost
-        self._ask(lambda: self._knows(name) or submit())
-        return job
-
-    def _knows(self, name: str) -> bool:
-        return any(each.submission_id == name for each in self.client.list_jobs())
 
     def _ask(self, question: Callable[[], _Answer]) -> _Answer:
         """Repeat the question until there is an answer or `patience` runs out."""

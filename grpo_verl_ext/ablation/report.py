@@ -43,8 +43,20 @@ class Report:
         results, shown = self.results, self.results.settings.shown
         results.control = results.control or control_of(results.settings)
         self.checks, self.verdicts = self.judged or judge(results)
-        self.missing = _missing(results)
+        self.missing = list[str]()
         """Metrics that no run has, or that end before the last step; a report begins with them."""
+        keys = dict.fromkeys(results.settings.metrics, "metrics")
+        keys |= {primary.metric: "primary"} if (primary := results.settings.primary) else {}
+        keys |= {each.metric: f"checks[{index}]" for index, each in enumerate(results.settings.checks)}
+        for metric, key in keys.items() if results.compared else ():
+            for why, runs in results.missing[metric].items():
+                fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
+                self.missing.append(f"{metric} {why.format(', '.join(runs))}: left out{fix}")
+            if not results.curves[metric]:
+                near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
+                like = f"; like it are {', '.join(near)}" if near else ""
+                fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
+                self.missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         self.warnings = _warnings(results)
         verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
         labels = {True: "control shown", False: "control missed"}
@@ -81,24 +93,6 @@ class Report:
         of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
         of_checks, took = ("check", "variant", "value", "result"), "what a run took, mean over seeds"
         return [each for each in (("checks", of_checks, checks), (took, of_costs, costs)) if each[2]]
-
-
-def _missing(results: Results) -> list[str]:
-    """Metrics that no run has logged, or that some lack or have not logged to the end."""
-    settings, missing = results.settings, list[str]()
-    keys = dict.fromkeys(settings.metrics, "metrics")
-    keys |= {settings.primary.metric: "primary"} if settings.primary else {}
-    keys |= {check.metric: f"checks[{index}]" for index, check in enumerate(settings.checks)}
-    for metric, key in keys.items() if results.compared else ():
-        for why, names in results.missing[metric].items():
-            fix = ". Type in base: trainer.test_freq=<steps between validations>" * why.startswith("ends")
-            missing.append(f"{metric} {why.format(', '.join(names))}: left out{fix}")
-        if not results.curves[metric]:
-            near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
-            like = f"; like it are {', '.join(near)}" if near else ""
-            fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
-            missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
-    return missing
 
 
 def _warnings(results: Results) -> list[str]:
@@ -155,11 +149,11 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write the page, whole or not at all, with its pictures in it; values are escaped and made `visible`."""
+    """Write the page, whole or not at all, with its pictures in it; values are escaped and made visible."""
     loader = PackageLoader("grpo_verl_ext", "ablation")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.finalize = lambda value: visible(value) if type(value) is str else value
+    environment.finalize = lambda value: _visible(value) if type(value) is str else value
     uri = "data:image/svg+xml;base64,"
     environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
     settings, legend = report.results.settings, {}
@@ -170,14 +164,20 @@ def write_page(report: Report, folder: Path) -> Path:
     learnt = dict.fromkeys([settings.shown.metric, *settings.metrics])
     curves = {metric: learning_curves(report, metric) for metric in learnt}
     figures = {"forest": forest(report), "curves": curves, "legend": legend}
+    records: dict[str, None] = {}  # what the runs were made with, each once
+    for record in (run.record for run in report.results.runs if run.record is not None):
+        versions = [f"{name} {version}" for name, version in record.versions.items()]
+        made = [f"commit {record.git_revision or 'unknown'}", ", ".join(versions), record.machine]
+        records["; ".join(each for each in made if each is not None)] = None
     level = 1 - settings.alpha if report.verdicts else CONFIDENCE
     template = environment.get_template("page.html.jinja")
-    page = template.render(report=report, settings=settings, colours=COLOURS, level=level, **figures)
+    shown = {"report": report, "settings": settings, "records": records, "colours": COLOURS}
+    page = template.render(**shown, level=level, **figures)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 
 
-def visible(text: str) -> str:
+def _visible(text: str) -> str:
     """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩."""
     return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
 

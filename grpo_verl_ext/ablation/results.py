@@ -1,24 +1,30 @@
-"""The runs of a grid, what they logged in one tidy table, and every number that a report shows of it."""
+"""What a grid's runs have logged, as one table that is read and written, and every number of a report."""
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy import stats
 
 from grpo_verl_ext.ablation import measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
-from grpo_verl_ext.ablation.grid import Beginning
-from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, unlike_the_others
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.ablation.grid import GRID, AblationError, Beginning, checked, read_begun, runs_of
+from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, read_record, status_of, unlike_others
+from grpo_verl_ext.runs.verl_run import Metrics
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
+from grpo_verl_ext.utils.files import write_whole
 
 _COSTS = {
     "seconds": (STEP_SECONDS, "sum"),
@@ -26,8 +32,8 @@ _COSTS = {
     "memory_gb": ("actor/perf/max_memory_allocated_gb", "max"),
 }
 """What a run takes: its metric, and how that is added up over the steps."""
-COLUMNS = {"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"}
-COLUMNS |= {"value": "float64"}
+_COLUMNS = {"run": "category", "variant": "category", "seed": "int32", "step": "int32", "metric": "category"}
+_COLUMNS |= {"value": "float64"}
 _Run = tuple[str, int]  # variant, seed
 _Values = dict[str, dict[int, float]]  # variant → seed → value
 
@@ -110,7 +116,7 @@ class Results:
         self.variants = list(dict.fromkeys([settings.base_variant, *(run.variant for run in self.runs)]))
         """Names of the variants, the baseline first."""
         finished = {(run.variant, run.seed): run for run in self.runs if run.state is State.FINISHED}
-        self.left_out = unlike_the_others({key: run.record for key, run in finished.items()}, settings)
+        self.left_out = unlike_others({key: run.record for key, run in finished.items()}, settings)
         """(variant, seed) of each finished run that cannot be compared with the others → why."""
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         """The finished runs that are compared."""
@@ -121,12 +127,24 @@ class Results:
         for (metric, name), curve in by_step:
             if name in runs:
                 self.curves[metric][runs[name]] = curve
+        self.costs, nothing = defaultdict[str, dict[str, float]](dict), pd.Series([0.0])
+        """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
+        for variant, (cost, (metric, how)) in product(self.variants, _COSTS.items()):
+            if own := [key for key in runs.values() if key[0] == variant]:
+                logged = (self.curves[metric].get(key, nothing) for key in own)
+                self.costs[variant][cost] = fmean(float(curve.agg(how)) for curve in logged)
         self.values = defaultdict[tuple[str, str], _Values](lambda: {name: {} for name in self.variants})
         """(metric, measure) → variant → seed → value, of each compared run whose curve is whole."""
         self.missing: dict[str, dict[str, list[str]]] = {}
         """Metric → why other runs are left out, with {} for them → their names."""
         for metric in {*settings.metrics, settings.shown.metric, *(each.metric for each in settings.checks)}:
             self.measure(metric)
+        self.first_spread: measures.Spread | None = None
+        """The spread over the declared first starts; None until all compared variants have finished them."""
+        if settings.starts is not None and (primary := settings.primary) is not None:
+            first, of = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
+            if all(seed in of[name] for name in settings.compared for seed in first):
+                self.first_spread = self.spread(primary, settings.compared, first)
         self.asked_for = [
             run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
         ]
@@ -164,17 +182,6 @@ class Results:
         return measures.Spread(sd, degrees, len(common))
 
     @cached_property
-    def first_spread(self) -> measures.Spread | None:
-        """The spread over the declared first starts; None until all compared variants have finished them."""
-        grid, primary = self.settings, self.settings.primary
-        if grid.starts is None or primary is None:
-            return None
-        first, values = grid.seeds[: grid.starts.first], self.values[primary.metric, primary.measure]
-        if any(seed not in values[name] for name in grid.compared for seed in first):
-            return None
-        return self.spread(primary, grid.compared, first)
-
-    @cached_property
     def seeds(self) -> list[int]:
         """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
 
@@ -188,14 +195,6 @@ class Results:
                 sd = self.first_spread.sd * grid.spread_factor
                 count = measures.starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
         return grid.seeds[:count]
-
-    @cached_property
-    def tests(self) -> list[Verdict]:
-        """The numbers of the declared comparisons, in their order; they are judged by `verdicts.judge`."""
-        tests = [self.tested(each) for each in self.settings.comparisons]
-        p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
-        adjusted = zip(tests, measures.holm(np.array(p, dtype=float)).tolist(), strict=True)
-        return [test if test.p is None else replace(test, adjusted_p=own) for test, own in adjusted]
 
     def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
@@ -217,17 +216,6 @@ class Results:
             numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
             numbers["starts_needed"] = measures.starts_needed(grid.margin, sd, grid.level)
         return Verdict(**numbers)
-
-    @cached_property
-    def costs(self) -> dict[str, dict[str, float]]:
-        """Of a run of each variant, mean over the finished ones: seconds of all steps, tokens, peak GB."""
-        costs, nothing = defaultdict[str, dict[str, float]](dict), pd.Series([0.0])
-        for variant, (name, (metric, how)) in product(self.variants, _COSTS.items()):
-            runs = [(variant, run.seed) for run in self.compared if run.variant == variant]
-            if runs:
-                logged = (self.curves[metric].get(run, nothing) for run in runs)
-                costs[variant][name] = fmean(float(curve.agg(how)) for curve in logged)
-        return costs
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -266,5 +254,71 @@ def gathered(
         found.append(run)
         for step, logged in sorted(metrics.items()):
             rows += [(run.name, run.variant, run.seed, step, *each) for each in logged.items()]
-    table = pd.DataFrame(rows, columns=[*COLUMNS]).astype(COLUMNS)
+    table = pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS)
     return Results(settings, found, table, beginnings=[*beginnings])
+
+
+TABLE = "metrics.parquet"
+"""The table that a report writes; in a folder without ``grid.json`` it is what is read."""
+_ABOUT = "ablation"  # key of the file's metadata
+
+
+def read_results(folder: Path) -> Results:
+    """Read a grid's folder, which may have been moved, or the table that a report wrote."""
+    table = folder if folder.is_file() else folder / TABLE
+    if table.is_file() and not (folder / GRID).exists():
+        return read_table(table)
+    if not (folder / GRID).is_file():
+        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
+    (settings, beginnings), found = read_begun(folder), []
+    for run in runs_of(settings):
+        status, record = status_of(run), None
+        unread = status.reason if status.state is State.UNREADABLE else None
+        if status.state is State.FINISHED:
+            try:
+                record = read_record(run)
+            except AblationError as error:
+                unread = str(error)
+        # the folder may be moved, and reports are shown to others
+        warnings = [unread.replace(f"{settings.folder}/", "")] if unread else []
+        found.append((RunResult(run.variant, run.seed, status.state, record, warnings), status.metrics))
+    return gathered(settings, found, beginnings)
+
+
+@dataclass(frozen=True)
+class _About(Document):
+    """What the file of a table has besides its rows."""
+
+    grid: dict[str, Any]
+    runs: list[RunResult]
+    control: CheckResult | None
+    beginnings: list[Beginning]
+
+
+def write_table(results: Results, file: Path) -> Path:
+    """Write the table as Parquet, whole or not at all, with grid and records: all that a report reads."""
+    about = _About(results.settings.as_dict(), results.runs, results.control, results.beginnings)
+    table, written = pa.Table.from_pandas(results.table, preserve_index=False), pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        written, table.schema, compression="zstd", compression_level=19, store_schema=False
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_ABOUT: json.dumps(as_plain(about))})
+    write_whole(file, written.getvalue().to_pybytes())
+    return file
+
+
+def read_table(file: Path) -> Results:
+    """Read what `write_table` wrote."""
+    try:
+        content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
+        about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)
+        table = content.to_pandas()[[*_COLUMNS]].astype(_COLUMNS)
+        plain = json.dumps({**about.grid, "folder": str(file.parent)})
+        settings, names = checked(parse_json(plain, GridSettings)), [run.name for run in about.runs]
+        if names != [run.name for run in runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
+            raise ValueError("its runs or rows are not those of its grid")
+        return Results(settings, about.runs, table, about.control, about.beginnings)
+    except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:
+        why = f"is not a table that `ablate report` wrote ({error})"
+        raise AblationError(f"{file} {why}. It was left in place") from error

@@ -17,8 +17,8 @@ from grpo_verl_ext.ablation.grid import AblationError, GridRun, keep_grid
 from grpo_verl_ext.ablation.state import FAILURE, NOTE, RUN_RECORD, STARTS, noted_job, read_record, status_of
 from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Metrics
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.documents import leaves, parse_json
 from grpo_verl_ext.utils.errors import as_typed

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, runs_of
-from grpo_verl_ext.runs.metrics import CorruptFileError, Metrics
 from grpo_verl_ext.runs.provenance import CHANGED
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Metrics
 from grpo_verl_ext.utils.documents import Document, read_if_there
 from grpo_verl_ext.utils.keys import key_of
 
@@ -51,11 +51,6 @@ class Record:
     began: str | None = None
     ended: str | None = None
     """When the first attempt began, and when the run was finished, in UTC."""
-
-    def __str__(self) -> str:
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        made = f"commit {self.git_revision or 'unknown'}; {versions}"
-        return f"{made}; {self.machine}" if self.machine else made
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ def noted_job(folder: Path) -> Job | None:
     return read_if_there(folder / NOTE, Job, AblationError, "the note of a job", then)
 
 
-def unlike_the_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
+def unlike_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
     """Return why a finished run is left out: another training than the grid's, or than it is compared with.
 
     A run is compared with the baseline's of the same seed, and those that remain within each declared

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings
 from grpo_verl_ext.ablation.grid import AblationError
-from grpo_verl_ext.ablation.measures import MANY, POWER, Paired
-from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.measures import MANY, POWER, Paired, holm
+from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome, read_results
 
 
 def outcome_of(tested: Verdict, alpha: float, comparisons: int) -> VerdictOutcome:
@@ -38,16 +39,21 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
         checks.append(_control(results, grid.own_control))
     for check in grid.checks:
         every = results.values[check.metric, check.measure]
+        name = f"{check.metric}, {check.measure.replace('_', ' ')}, at least {check.at_least:g}"
         for variant in check.variants or grid.overrides:
             known = [every[variant][seed] for seed in results.seeds if seed in every[variant]]
             mean = fmean(known) if known else math.nan
             value, passed = None if math.isnan(mean) else mean, mean >= check.at_least
             measured = "not measured" if value is None else figures(value)
-            sentence = f"{variant}: {check}: {measured}, {'passed' if passed else 'missed'}"
-            checks.append(CheckResult(str(check), variant, value, passed, False, sentence))
+            sentence = f"{variant}: {name}: {measured}, {'passed' if passed else 'missed'}"
+            checks.append(CheckResult(name, variant, value, passed, False, sentence))
+    tests = [results.tested(each) for each in grid.comparisons]
+    p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
+    adjusted = holm(np.array(p, dtype=float)).tolist()
     verdicts, missed = [], [each for each in checks if not each.passed]
-    for comparison, tested in zip(grid.comparisons, results.tests, strict=True):
-        outcome = outcome_of(tested, grid.alpha, len(results.tests))
+    for comparison, alone, adjusted_p in zip(grid.comparisons, tests, adjusted, strict=True):
+        tested = alone if alone.p is None else replace(alone, adjusted_p=adjusted_p)
+        outcome = outcome_of(tested, grid.alpha, len(tests))
         own = [check for check in missed if check.variant in comparison.weights]
         if any(check.is_control for check in missed):
             outcome = VerdictOutcome.BLIND

@@ -31,10 +31,21 @@ def examine_configuration(
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     command = ["python3", *TRAINER, *flags, *words]
     if as_json:
-        content: dict[str, object] = {"findings": [_plain(each) for each in found]}
-        if fix:
-            content = {"command": command, "mended": [_plain(each) for each in mended]} | content
-        print(json.dumps(content, indent=2))
+        content: dict[str, object] = {"command": command} if fix else {}
+        for name, listed in {**({"mended": mended} if fix else {}), "findings": found}.items():
+            content[name] = [
+                {
+                    "check": each.check,
+                    "severity": each.severity.value,
+                    "key": each.problem.key,
+                    "value": each.problem.value,
+                    "valid": each.problem.valid or None,
+                    "why": each.problem.reason,
+                    "type": each.problem.fix or None,
+                }
+                for each in listed
+            ]
+        print(json.dumps(content, indent=2, default=OmegaConf.to_container))
         return exit_status(found)
     console = make_console(stderr=fix)
     for each in mended:
@@ -58,19 +69,6 @@ def all_findings(
         yield Finding("composition", Severity.ERROR, problem)
         return
     yield from findings_with_verls(config, overrides)
-
-
-def _plain(finding: Finding) -> dict[str, object]:
-    problem, value = finding.problem, finding.problem.value
-    return {
-        "check": finding.check,
-        "severity": finding.severity.value,
-        "key": problem.key,
-        "value": OmegaConf.to_container(value) if OmegaConf.is_config(value) else value,
-        "valid": problem.valid or None,
-        "why": problem.reason,
-        "type": problem.fix or None,
-    }
 
 
 def correct(

@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
 from grpo_verl_ext.rewards.steps import CHARACTER_ENDS, REWARDS, StepRewardError, pieces, step_end_characters
-from grpo_verl_ext.runs.metrics import Response
+from grpo_verl_ext.runs.verl_run import Response
 from grpo_verl_ext.utils.documents import Document, read_lines
 from grpo_verl_ext.utils.files import write_whole
 

@@ -27,8 +27,8 @@ from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, split_by_prompt, w
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards import functions
 from grpo_verl_ext.runs.child_process import run_logged
-from grpo_verl_ext.runs.metrics import Response, read_dump
 from grpo_verl_ext.runs.provenance import git_revision, versions
+from grpo_verl_ext.runs.verl_run import Response, read_dump
 from grpo_verl_ext.tasks.chain_sum.prepare import prepare_missing
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import Document, leaves, read_if_there

@@ -24,7 +24,7 @@ from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, folder_of
 
 
-class NoPluginError(RuntimeError):
+class _NoPluginError(RuntimeError):
     """A process of the training would not load the plugin; the message says which, why and what to type."""
 
 
@@ -63,7 +63,7 @@ def checked_training(preset: str, overrides: Sequence[str], *options: str) -> Di
     Ray's runtime environment keep the plugin from the workers.
     """
     if reason := _inspector()():
-        raise NoPluginError(f"this process has no plugin for this training: {reason}")
+        raise _NoPluginError(f"this process has no plugin for this training: {reason}")
     if any(word.startswith("-") for word in overrides):
         return None
     config = configured(preset, overrides, *options)
@@ -71,7 +71,7 @@ def checked_training(preset: str, overrides: Sequence[str], *options: str) -> Di
     policy = str(setting(config, key, "auto")).strip().lower()
     if policy != "auto" and "grpo_verl_ext" not in (name.strip() for name in policy.split(",")):
         valid = "auto, or a list with grpo_verl_ext. Type: the same command without it"
-        raise NoPluginError(f"{key} is {policy}, with which no worker loads the plugin; valid is {valid}")
+        raise _NoPluginError(f"{key} is {policy}, with which no worker loads the plugin; valid is {valid}")
     return config
 
 

@@ -97,23 +97,6 @@ def checked_result(result: Mapping[str, Any], function: str) -> dict[str, Any]:
     return {**result, "reward_score": score, "reward_extra_info": report}
 
 
-def call_function(name: str, **row: object) -> dict[str, float]:
-    """Call the function with verl's arguments, and return its numbers: ``score`` in reward units, and others.
-
-    ``acc`` among them is whether the response is right, 0 … 1. All else is a ValueError.
-    """
-    returned = load_function(name)(**row)
-    report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
-    numbers = {key: as_number(value) for key, value in report.items()}
-    rewards = {key: x for key, x in numbers.items() if x is not None and abs(x) <= LARGEST_SCORE}
-    if "score" not in rewards or (report.get("acc") is not None and "acc" not in rewards):
-        raise ValueError(
-            f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid is "
-            f"a finite number of at most {LARGEST_SCORE:g}, or a dictionary with one as 'score'"
-        )
-    return rewards
-
-
 def _parts(name: str) -> tuple[str, str, str]:
     """Return module or file, the colon behind a file, and the function's name."""
     where, colon, function = name.rpartition(":")

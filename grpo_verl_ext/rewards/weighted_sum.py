@@ -8,7 +8,7 @@ verl takes ``score`` for the reward and filters groups by any key. In validation
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -76,14 +76,10 @@ def compute_score(
         raise ValueError(f"{key} is not known; valid keys are 'weights' and 'step_rewards', so type ~{key}")
     row = extra_info or {}
     asked = {"solution_str": solution_str, "ground_truth": ground_truth, "extra_info": row}
-    reports = {
-        name: {"score": REWARDS[name](solution_str, ground_truth, row)}
-        if name in REWARDS
-        else functions.call_function(name, data_source=data_source, **asked, **passed_by_verl)
-        for name in (*weights, *(["steps"] if step_rewards else []))
-    }
+    asked |= {"data_source": data_source, **passed_by_verl}
     right = correctness(solution_str, ground_truth) > 0
-    result = _summed(weights, reports, right=right)
+    names = dict.fromkeys([*weights, *(["steps"] if step_rewards else [])])
+    result = _scored(weights, names, asked, right=right)
     if isinstance(gold := row.get("response"), str):
         result["gold"] = float(solution_str == gold)  # verl decodes without special tokens
     if step_rewards:
@@ -92,10 +88,30 @@ def compute_score(
     return result
 
 
-def _summed(
-    weights: Mapping[str, float], reports: Mapping[str, Mapping[str, float]], *, right: bool
+def _scored(
+    weights: Mapping[str, float], names: Iterable[str], asked: Mapping[str, Any], *, right: bool
 ) -> dict[str, Any]:
-    """Return ``score``, ``acc``, each reward, and each function's numbers behind its name."""
+    """Return ``score``, ``acc``, each named reward, and each function's numbers behind its name.
+
+    A function is called with ``asked``, verl's arguments; ValueError: it returns no number as ``score``, or
+    another ``acc`` than one.
+    """
+    reports, largest = dict[str, dict[str, float]](), functions.LARGEST_SCORE
+    for name in names:
+        if name in REWARDS:
+            texts = asked["solution_str"], asked["ground_truth"]
+            reports[name] = {"score": REWARDS[name](*texts, asked["extra_info"])}
+            continue
+        returned = functions.load_function(name)(**asked)
+        report: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {"score": returned}
+        numbers = {key: functions.as_number(value) for key, value in report.items()}
+        own = {key: x for key, x in numbers.items() if x is not None and abs(x) <= largest}
+        if "score" not in own or (report.get("acc") is not None and "acc" not in own):
+            raise ValueError(
+                f"the reward function {name!r} returned {returned!r:.200} ({type(returned).__name__}); valid "
+                f"is a finite number of at most {largest:g}, or a dictionary with one as 'score'"
+            )
+        reports[name] = own
     result = {"score": math.fsum(weight * reports[name]["score"] for name, weight in weights.items())}
     known = [each["acc"] for each in reports.values() if "acc" in each]
     if "correctness" in weights or weights.keys() <= REWARDS.keys():
@@ -103,10 +119,10 @@ def _summed(
     elif len(reports) == 1:  # as verl does with a function's number
         known += [each["score"] for each in reports.values()]
     result |= {"acc": known[0]} if known else {}
-    for name, report in reports.items():
-        own = functions.reported_name(name)
-        more = {f"{own}.{key}": value for key, value in report.items() if key not in ("score", "acc")}
-        result |= {own: report["score"], **more}
+    for name, own in reports.items():
+        said = functions.reported_name(name)
+        more = {f"{said}.{key}": value for key, value in own.items() if key not in ("score", "acc")}
+        result |= {said: own["score"], **more}
     return result
 
 

@@ -18,8 +18,7 @@ from grpo_verl_ext.ablation.report import Report
 from grpo_verl_ext.ablation.results import CheckResult, RunResult, Verdict, VerdictOutcome, gathered
 from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import TRAINED, Metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import TRAINED, Metrics, VerlRun
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.ablation.table import read_results, write_table
-from grpo_verl_ext.runs.metrics import TRAINED
+from grpo_verl_ext.ablation.results import read_results, write_table
+from grpo_verl_ext.runs.verl_run import TRAINED
 
 GRID: dict[str, Any] = {
     "axes": {"algo": {"a": [], "b": [], "bad": []}},

@@ -16,8 +16,7 @@ from statsmodels.stats.power import TTestPower
 from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary, VariantPair
 from grpo_verl_ext.ablation.grid import GridSettings
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.results import VerdictOutcome
-from grpo_verl_ext.ablation.table import read_results, read_table, write_table
+from grpo_verl_ext.ablation.results import VerdictOutcome, read_results, read_table, write_table
 from grpo_verl_ext.ablation.verdicts import control_of
 
 SEEDS = [1, 2, 3, 4, 5, 6, 7, 8]

@@ -10,7 +10,7 @@ import pytest
 
 from grpo_verl_ext.ablation.declaration import Control, Expectation, Primary
 from grpo_verl_ext.ablation.grid import runs_of
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import read_results
 
 MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
 GOLD, TEACHER = (

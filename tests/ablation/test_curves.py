@@ -7,8 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from grpo_verl_ext.ablation.report import Report, forest, learning_curves
-from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.utils.plotting import looks as looks_of
 
 

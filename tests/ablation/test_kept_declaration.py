@@ -8,7 +8,7 @@ import pytest
 
 from grpo_verl_ext.ablation.declaration import Control, Expectation, ManipulationCheck, Primary, Starts
 from grpo_verl_ext.ablation.grid import GRID, AblationError, GridSettings, keep_grid, runs_of
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import read_results
 
 
 @pytest.fixture

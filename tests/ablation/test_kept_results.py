@@ -12,7 +12,7 @@ import grpo_verl_ext.config
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import read_grid
 from grpo_verl_ext.ablation.report import Report, write_files
-from grpo_verl_ext.ablation.table import read_table
+from grpo_verl_ext.ablation.results import read_table
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
 KEPT = sorted((EXAMPLES / "results").glob("*/metrics.parquet"))

@@ -11,9 +11,8 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from grpo_verl_ext.ablation.grid import runs_of
-from grpo_verl_ext.ablation.report import COLOURS, Report, visible, write_page
-from grpo_verl_ext.ablation.results import VerdictOutcome
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.report import COLOURS, Report, write_page
+from grpo_verl_ext.ablation.results import VerdictOutcome, read_results
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"
@@ -40,13 +39,11 @@ def as_html(report: Report) -> str:
         return write_page(report, Path(folder)).read_text(encoding="utf-8")
 
 
-def test_what_acts_is_named_and_what_shows_is_kept() -> None:
-    assert visible("a\tb\nc é 数 🙂") == "a\tb\nc é 数 🙂"
-    assert visible("\x1b[0m\u202e\ud800\x00") == "⟨U+001B⟩[0m⟨U+202E⟩⟨U+D800⟩⟨U+0000⟩"
-
-
-def test_all_text_is_escaped(folder: Path) -> None:
-    html = as_html(Report(read_results(folder)))
+def test_all_text_is_escaped_what_acts_is_named_and_what_shows_is_kept(folder: Path) -> None:
+    report = Report(read_results(folder))
+    report.warnings.append("a\tb\nc é 数 🙂\x1b[0m\u202e\ud800\x00")
+    html = as_html(report)
+    assert "a\tb\nc é 数 🙂⟨U+001B⟩[0m⟨U+202E⟩⟨U+D800⟩⟨U+0000⟩" in html
     assert "<script" not in html
     assert 'onerror="' not in html
     assert html.count("</main>") == 1

@@ -12,7 +12,7 @@ from click.testing import Result
 from statsmodels.stats.power import TTestPower
 
 from grpo_verl_ext.ablation.grid import GridRun, keep_grid, read_grid, runs_of
-from grpo_verl_ext.ablation.table import read_results, write_table
+from grpo_verl_ext.ablation.results import read_results, write_table
 
 DECLARED: dict[str, Any] = {
     "steps": 10,

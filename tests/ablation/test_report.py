@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.ablation.report import Report, forest, write_files
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import read_results
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, runs_of
 from grpo_verl_ext.ablation.run import check_records, go
 from grpo_verl_ext.ablation.state import State, read_record, status_of
-from grpo_verl_ext.runs.metrics import Metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import Metrics, VerlRun
 
 
 class Heard:

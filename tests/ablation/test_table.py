@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from grpo_verl_ext.ablation.grid import AblationError
-from grpo_verl_ext.ablation.results import Results
-from grpo_verl_ext.ablation.table import read_results, read_table, write_table
+from grpo_verl_ext.ablation.results import Results, read_results, read_table, write_table
 
 
 @pytest.fixture

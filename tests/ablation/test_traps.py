@@ -6,7 +6,7 @@ import pytest
 
 from grpo_verl_ext.ablation.measures import Paired
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import read_results
 from grpo_verl_ext.ablation.verdicts import in_words
 
 

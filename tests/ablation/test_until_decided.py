@@ -12,10 +12,9 @@ from statsmodels.stats.power import TTestPower
 
 from grpo_verl_ext.ablation import run as runner
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.table import read_results
+from grpo_verl_ext.ablation.results import read_results
 from grpo_verl_ext.runs.child_process import ProcessFailedError
-from grpo_verl_ext.runs.metrics import TRAINED
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import TRAINED, VerlRun
 
 DECLARED = {
     "axes": {"algo": {"base": [], "a": [], "b": [], "bad": []}},

@@ -9,7 +9,7 @@ from processes import run_program
 from ray.job_submission import JobStatus, JobSubmissionClient
 from ray_cluster import ray_head
 
-from grpo_verl_ext.runs.metrics import read_metrics
+from grpo_verl_ext.runs.verl_run import read_metrics
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ci]
 

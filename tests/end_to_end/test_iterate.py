@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo_verl_ext.runs.metrics import read_metrics
+from grpo_verl_ext.runs.verl_run import read_metrics
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ci]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_verl_ext.proof import largest
-from grpo_verl_ext.runs.metrics import read_metrics
+from grpo_verl_ext.runs.verl_run import read_metrics
 
 pytestmark = pytest.mark.e2e
 

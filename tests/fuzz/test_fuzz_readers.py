@@ -12,14 +12,12 @@ from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, read_grid, runs_of
-from grpo_verl_ext.ablation.results import Results
+from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, Record, noted_job, read_record
-from grpo_verl_ext.ablation.table import read_results
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
-from grpo_verl_ext.runs.metrics import CorruptFileError, Response, read_dump, read_metrics
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Response, VerlRun, read_dump, read_metrics
 from grpo_verl_ext.utils.documents import parse_json
 
 GRID_OF_TWO: dict[str, object] = {

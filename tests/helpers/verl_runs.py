@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from grpo_verl_ext.runs.metrics import Metrics, read_metrics
+from grpo_verl_ext.runs.verl_run import Metrics, read_metrics
 
 
 @pytest.fixture(scope="session", autouse=True)

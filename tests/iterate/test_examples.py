@@ -15,7 +15,7 @@ from grpo_verl_ext.iterate.examples import Pair, Rule, Steps, split_by_prompt, w
 from grpo_verl_ext.iterate.rounds import PARTS
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, Round
 from grpo_verl_ext.rewards.steps import compute_score
-from grpo_verl_ext.runs.metrics import CorruptFileError, Response
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Response
 
 repeatable = hypothesis_settings(derandomize=True, deadline=None, max_examples=100)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_verl_ext.runs.metrics import CorruptFileError, Response, read_dump, read_metrics
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Response, read_dump, read_metrics
 
 
 def line(step: int, **data: float) -> str:

@@ -17,7 +17,7 @@ from filelock import FileLock
 from limits import full, read_only
 from processes import run_program
 
-from grpo_verl_ext.runs.metrics import Metrics
+from grpo_verl_ext.runs.verl_run import Metrics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ACCURACY = "val-core/chain_sum/acc/mean@1"

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import grid
 from grpo_verl_ext.ablation.declaration import GridSettings
-from grpo_verl_ext.ablation.results import RunResult, gathered
+from grpo_verl_ext.ablation.results import RunResult, gathered, write_table
 from grpo_verl_ext.ablation.state import State
-from grpo_verl_ext.ablation.table import write_table
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.utils.console import one_message
 

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_runs import killed_after, started, train, wait_for
 
-from grpo_verl_ext.runs.metrics import read_metrics
+from grpo_verl_ext.runs.verl_run import read_metrics
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
 
