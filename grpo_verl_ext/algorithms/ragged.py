@@ -73,12 +73,6 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
     return total.exp().mean(), total.mean()
 
 
-def mean_over_tokens(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:
-    """Mean over the tokens of some rows, NaN without one: (N,), (B,) bool → float."""
-    sums, lengths = row_sums(values, response_mask, offsets), row_lengths(response_mask, offsets)
-    return float(sums[rows].sum() / lengths[rows].sum())
-
-
 def row_values(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`."""
     _check(offsets, response_mask=response_mask, advantages=advantages)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed
 from processes import Python
+from wrapt import wrap_object
 
 from grpo_verl_ext.verl_plugin.cpu import patches
 
@@ -100,7 +101,7 @@ def test_the_value_model_has_the_configured_attention(tmp_path: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     model = SimpleNamespace(load_valuehead_model=None)
-    patches.CPU_PATCHES["verl.utils.model"].apply(model)
+    wrap_object(model, *patches.CPU_PATCHES["verl.utils.model"])
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     config = Qwen2Config(vocab_size=16, num_attention_heads=2, num_key_value_heads=1, num_labels=1, **sizes)
     Qwen2ForCausalLM(config).save_pretrained(tmp_path)
@@ -116,7 +117,7 @@ def test_the_interval_of_polling_is_ours_unless_it_is_given() -> None:
             self.arguments = (mode, poll_interval)
 
     replay_buffer = SimpleNamespace(ReplayBuffer=Buffer)
-    patches.CPU_PATCHES["verl.trainer.ppo.v1.replay_buffer"].apply(replay_buffer)
+    wrap_object(replay_buffer, *patches.CPU_PATCHES["verl.trainer.ppo.v1.replay_buffer"])
     assert Buffer("sync").arguments == ("sync", 0.2)
     assert Buffer("sync", poll_interval=5.0).arguments == ("sync", 5.0)
 
@@ -128,6 +129,7 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
         import os
         from types import SimpleNamespace
         import verl
+        from wrapt import wrap_object
         from vllm.platforms import current_platform
         import torch
         from vllm import _custom_ops
@@ -156,7 +158,7 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
                 self.zmq_handle = verls
 
         patch = CPU_PATCHES["verl.workers.rollout.vllm_rollout.vllm_rollout"]
-        patch.apply(SimpleNamespace(ServerAdapter=Adapter))
+        wrap_object(SimpleNamespace(ServerAdapter=Adapter), *patch)
         for raylet in ("29336", "30092"):
             os.environ["RAY_RAYLET_PID"] = raylet
             print(Adapter().zmq_handle, object.__new__(CpuWorkerExtension)._get_zmq_handle())

