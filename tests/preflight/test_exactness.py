@@ -20,7 +20,7 @@ from grpo_verl_ext.proof.invariance import OUR_CASES, Case
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.gvpo import worker
-from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
+from grpo_verl_ext.verl_plugin.reference.parts import ReferenceSyncWorkerMixin
 from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 ACTOR = "actor_rollout_ref.actor"

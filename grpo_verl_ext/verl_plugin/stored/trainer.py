@@ -13,7 +13,7 @@ from verl.utils.model import get_generation_config
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.end_tokens import end_of_response
-from grpo_verl_ext.verl_plugin.agent_loops.checks import refuse_other_loop
+from grpo_verl_ext.verl_plugin.agent_loops import refuse_other_loop
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, nested, were_sampled
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, StoredResponse
