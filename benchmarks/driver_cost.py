@@ -48,8 +48,8 @@ from grpo_verl_ext.verl_plugin.batch import fields as rollout_batch
 from grpo_verl_ext.verl_plugin.batch.sessions import row_roles
 from grpo_verl_ext.verl_plugin.gvpo import GvpoMixin
 from grpo_verl_ext.verl_plugin.mini_batch.trainer import MiniBatchMixin
-from grpo_verl_ext.verl_plugin.reference.trainer import ReferenceSyncTrainerMixin
-from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, collected_steps
+from grpo_verl_ext.verl_plugin.reference.parts import ReferenceSyncTrainerMixin
+from grpo_verl_ext.verl_plugin.rewards.trainer import OtherRewardsMixin, _collected_steps
 from grpo_verl_ext.verl_plugin.wire import passing
 
 SIZES = ((8192, 8192), (16384, 4096))
@@ -193,7 +193,7 @@ def estimator(name: str, **options: object) -> Callable[[Rollout], Call]:
             return partial(get_adv_estimator_fn(name), **arguments)
         config = {"adv_estimator": name, "grpo_ext": options}
         extra = Queue(rollout, ("extra_fields",)).rows if name == "grpo_process" else None
-        steps = None if extra is None else collected_steps(rollout.batch, extra)
+        steps = None if extra is None else _collected_steps(rollout.batch, extra)
 
         def call() -> object:
             with passing(row_keys=rollout.batch.keys, steps=steps):

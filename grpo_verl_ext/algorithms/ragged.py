@@ -19,7 +19,7 @@ BLOCK = 2**18
 """Tokens processed together, few enough to stay in a processor's cache."""
 
 
-def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
+def _row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
     """Cut the rows into blocks of at most `BLOCK` tokens, or one longer row: (rows, their tokens) of each."""
     begins = offsets.tolist()
     rows, start = len(begins) - 1, 0
@@ -73,12 +73,6 @@ def response_probability(log_prob: Tensor, response_mask: Tensor, offsets: Tenso
     return total.exp().mean(), total.mean()
 
 
-def mean_over_tokens(values: Tensor, response_mask: Tensor, offsets: Tensor, rows: Tensor) -> float:
-    """Mean over the tokens of some rows, NaN without one: (N,), (B,) bool → float."""
-    sums, lengths = row_sums(values, response_mask, offsets), row_lengths(response_mask, offsets)
-    return float(sums[rows].sum() / lengths[rows].sum())
-
-
 def row_values(advantages: Tensor, response_mask: Tensor, offsets: Tensor) -> Tensor:
     """The value at each row's first token, 0 without one: (N,) → (B,). See `advantages.per_response`."""
     _check(offsets, response_mask=response_mask, advantages=advantages)
@@ -106,7 +100,7 @@ def on_row_tokens(advantages: Tensor, response_mask: Tensor, offsets: Tensor) ->
     _check(offsets, response_mask=response_mask)
     check_same_shape(rows=offsets[1:], advantages=advantages)
     result = torch.empty_like(response_mask, dtype=advantages.dtype)
-    for rows, tokens in row_blocks(offsets):
+    for rows, tokens in _row_blocks(offsets):
         repeated = advantages[rows].repeat_interleave(offsets[rows.start : rows.stop + 1].diff())
         result[tokens] = torch.where(response_mask[tokens].bool(), repeated, 0)
     return result
@@ -123,7 +117,7 @@ def _per_block(
             offsets=offsets[rows.start : rows.stop + 1] - tokens.start,
             initial=initial,
         )
-        for rows, tokens in row_blocks(offsets)
+        for rows, tokens in _row_blocks(offsets)
     ]
     return torch.cat([torch.empty(0, dtype=torch.float64, device=offsets.device), *reduced])
 

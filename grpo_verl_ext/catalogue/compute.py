@@ -127,15 +127,12 @@ def group_rows(
     mask = tokens.response_mask.bool()
     member, weight = adv.has_tokens(mask), formulas.length_weight(mask.sum(-1), alpha)
     size = group_sum(member.long(), group)
-
-    def deviation(log_prob: Tensor) -> Tensor:
+    old, deviations = aggregation.sequence_sums(tokens.old_log_prob.double(), mask), []
+    for log_prob in (old, old if anchor is None else anchor):
         weighted = weight * log_prob.double()
         sums = formulas.drift_sums(weighted, group, member, len(group))
-        return weighted - formulas.mean_drift(sums, group, member, size)
-
-    old = deviation(aggregation.sequence_sums(tokens.old_log_prob.double(), mask))
-    of_anchor = old if anchor is None else deviation(anchor)
-    return formulas.GroupRows(group, size, adv.per_response(drift, mask), old, of_anchor)
+        deviations.append(weighted - formulas.mean_drift(sums, group, member, size))
+    return formulas.GroupRows(group, size, adv.per_response(drift, mask), deviations[0], deviations[1])
 
 
 # Losses of tokens

@@ -15,7 +15,7 @@ from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.which_ray import which_ray
 from grpo_verl_ext.utils.which_verl import INSTALL, which_verl
 from grpo_verl_ext.verl_plugin import TESTED, queue_missing
-from grpo_verl_ext.verl_plugin.cpu.patches import CPU_BUILD
+from grpo_verl_ext.verl_plugin.cpu import CPU_BUILD
 
 _OURS = "grpo_verl_ext."
 """Begins the names of the package's modules."""

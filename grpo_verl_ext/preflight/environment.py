@@ -191,13 +191,6 @@ def _check_device(config: DictConfig) -> None:
         raise SettingError("trainer.device", device, why=why, valid=valid, fix=fix)
 
 
-def _advise_verl(config: DictConfig) -> Iterator[Problem]:  # noqa: ARG001  # an `Advise`
-    """Warn of a version of verl before its release, on which nothing was tested."""
-    verl = which_verl()
-    if verl.is_untested_development:
-        yield Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
-
-
 def _advise_packages(config: DictConfig) -> Iterator[Problem]:
     """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
     yield from advise_loggers(config)
@@ -258,7 +251,12 @@ ENVIRONMENT = Feature(
     advice={
         "files": _advise_files,
         "rows": _advise_rows,
-        "verl-version": _advise_verl,
+        # a version before its release, on which nothing was tested
+        "verl-version": lambda _: (
+            Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
+            for verl in [which_verl()]
+            if verl.is_untested_development
+        ),
         "packages": _advise_packages,
     },
 )

@@ -4,6 +4,7 @@ Where verl's driver does not run this check, losses with a statistic refuse at t
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -84,17 +85,13 @@ _STATISTIC = refused(
 """What a loss that needs a statistic of the mini-batch was tested with."""
 
 
-def _shared(name: str, used: requires.Condition, *rows: In) -> Feature:
-    return Feature(name=name, used=used, requires=rows)
-
-
-_SHARED = (
-    _shared(
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    (
         "gvpo-anchor",
         lambda config: not catalogue.has_groups(config),
         *refused(In(ANCHOR, ("old", None), "is read by the loss gvpo alone", line=Line(f"~{ANCHOR}"))),
     ),
-    _shared(
+    (
         "engine",
         catalogue.knows,
         *(
@@ -109,7 +106,7 @@ _SHARED = (
             for engine, name in (("megatron", "Mcore"), ("veomni", "VeOmni"), ("torchtitan", "TorchTitan"))
         ),
     ),
-    _shared(
+    (
         "groups",
         lambda config: catalogue.counts_prompts(catalogue.loss_of(config)),
         requires.Same(
@@ -119,10 +116,8 @@ _SHARED = (
             refuse=True,
         ),
     ),
-    _shared(
-        "rollout-correction", catalogue.knows, _by_verls_loss("rollout_is"), _by_verls_loss("rollout_rs")
-    ),
-    _shared(
+    ("rollout-correction", catalogue.knows, _by_verls_loss("rollout_is"), _by_verls_loss("rollout_rs")),
+    (
         "distillation",
         catalogue.knows,
         In(
@@ -145,7 +140,7 @@ _SHARED = (
             ),
         ),
     ),
-    _shared(
+    (
         "dynamic-sampling",
         If(keys.FILTER),
         Trainer(
@@ -161,12 +156,12 @@ _SHARED = (
             line=Line(f"{_SAMPLER}.path=null", more=f", or {keys.FILTER}=false"),
         ),
     ),
-    _shared(
+    (
         "batch-scale",
         If(f"{SECTION}.scale_rewards", ("batch",)),
         Off(keys.FILTER, "changes the batch by whose standard deviation advantages are divided"),
     ),
-    _shared(
+    (
         "mask-truncated",
         If(f"{SECTION}.mask_truncated_completions"),
         NoneWith(
@@ -181,7 +176,7 @@ _SHARED = (
             ),
         ),
     ),
-    _shared(
+    (
         "group-size",
         _IS_OURS,
         AtLeast(
@@ -216,7 +211,7 @@ _SHARED = (
             for name, usual, greedy in (("top_k", -1, 1), ("temperature", 1, 0))
         ),
     ),
-    _shared(
+    (
         "overlong-punishment",
         overlong_punishment,
         In(
@@ -230,7 +225,7 @@ _SHARED = (
         ),
         AtLeast(f"{_BUFFER}.penalty_factor", 0, "rewards long responses", refuse=True),
     ),
-    _shared(
+    (
         "critic-warmup",
         lambda config: _IS_OURS(config) and not setting(config, "critic.enable"),
         requires.AtMost(
@@ -240,7 +235,7 @@ _SHARED = (
             line=Line("trainer.critic_warmup=0"),
         ),
     ),
-    _shared(
+    (
         "pf-ppo",
         lambda config: (
             requires.runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config)
@@ -252,7 +247,8 @@ _SHARED = (
         ),
     ),
 )
-"""What several algorithms were tested with alike."""
+"""What several algorithms were tested with alike: a name, whether a training uses it, and its rows."""
+_SHARED = [Feature(name=name, used=used, requires=tuple(rows)) for name, used, *rows in _ROWS]
 
 
 def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:

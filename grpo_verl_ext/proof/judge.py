@@ -107,8 +107,21 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
         return
     try:
         found = _weights(training, probe.rollout)
+    except SettingError as error:
+        yield Finding("refused", Severity.ERROR, error.problem)
+        return
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
-        yield _refused(probe, error)
+        said, loss = f"{type(error).__name__}: {error}", POLICY_LOSS_REGISTRY[setting(config, LOSS)]
+        both = ADV_ESTIMATOR_REGISTRY.get(setting(config, ESTIMATOR)), loss
+        modules = {getattr(each, "__module__", "verl") for each in both}
+        # Of other packages' functions an error may be a fault of the probe's batch.
+        known = {"verl", "grpo_verl_ext", "functools"}
+        if others := sorted(each for each in modules if each.partition(".")[0] not in known):
+            seen = f"{probe.names} could not be tried, for {' and '.join(others)} raises on a synthetic "
+            seen += f"batch {said}; the training goes on"
+            yield Finding("refused", Severity.WARNING, Problem("", None, seen=seen))
+            return
+        yield Finding("refused", Severity.ERROR, _fault(probe, f"raises at the first update {said}"))
         return
     yield from _another(probe, training, found)
     if not _are_right(found):
@@ -116,22 +129,6 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
         severity = Severity.ERROR if catalogue.knows(config) else Severity.WARNING
         yield Finding("no-gradient", severity, _fault(probe, f"has {fault}, on the probe's batch"))
     yield from _in_parts(config, training, training.rows(probe.rollout), found[1])
-
-
-def _refused(probe: _Probe, error: Exception) -> Finding:
-    """Return what verl, this package or another one raises at the first update, and the word that does it."""
-    if isinstance(error, SettingError):
-        return Finding("refused", Severity.ERROR, error.problem)
-    said, config = f"{type(error).__name__}: {error}", probe.config
-    both = ADV_ESTIMATOR_REGISTRY.get(setting(config, ESTIMATOR)), POLICY_LOSS_REGISTRY[setting(config, LOSS)]
-    modules = {getattr(each, "__module__", "verl") for each in both}
-    # Of other packages' functions an error may be a fault of the probe's batch.
-    known = {"verl", "grpo_verl_ext", "functools"}
-    if others := sorted(each for each in modules if each.partition(".")[0] not in known):
-        seen = f"{probe.names} could not be tried, for {' and '.join(others)} raises on a synthetic batch "
-        seen += f"{said}; the training goes on"
-        return Finding("refused", Severity.WARNING, Problem("", None, seen=seen))
-    return Finding("refused", Severity.ERROR, _fault(probe, f"raises at the first update {said}"))
 
 
 def _fault(probe: _Probe, fault: str) -> Problem:

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict
-from torch import Tensor
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType
@@ -29,14 +28,25 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
         """Do one update, with the metrics of whole prompts."""
         if not (self._has_group_loss and self._measures(data)):
             return super().train_batch(data)
-        old, anchor = self._deviation(data, wire.Field.OLD_LOG_PROBS), tu.get(data, key=wire.Field.ANCHOR)
-        data[wire.Field.OLD_DEVIATION] = old
-        data[wire.Field.ANCHOR_DEVIATION] = (
-            old if anchor == wire.Field.OLD_LOG_PROBS else self._deviation(data, anchor)
-        )
-        device = get_device_id()
+        device, num_groups = get_device_id(), tu.get(data, key=wire.Field.NUM_GROUPS)
+        mask, index = data["response_mask"], data[wire.Field.GROUP_INDEX]
+        rows, size = (mask.values(), mask.offsets()), data[wire.Field.GROUP_SIZE]
+        member = (lengths := ragged.row_lengths(*rows)) > 0
+        weight = gvpo.length_weight(lengths, alpha_of(self._config.policy_loss))
+        anchor, deviations = tu.get(data, key=wire.Field.ANCHOR), {}
+        # f_i log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens
+        for field in dict.fromkeys((wire.Field.OLD_LOG_PROBS, anchor)):
+            log_prob = data[field]
+            log_prob = ragged.row_sums(log_prob.values(), *rows) if log_prob.is_nested else log_prob
+            log_prob = weight * torch.where(member, log_prob, 0)
+            of_groups = gvpo.drift_sums(log_prob, index, member, num_groups).to(device)
+            dist.all_reduce(of_groups, group=self.engine.get_data_parallel_group())
+            mean = gvpo.mean_drift(of_groups.to(index.device), index, member, size)
+            deviations[field] = log_prob - mean
+        data[wire.Field.OLD_DEVIATION] = deviations[wire.Field.OLD_LOG_PROBS]
+        data[wire.Field.ANCHOR_DEVIATION] = deviations[anchor]
         sums = wire.UpdateSums(
-            weights=torch.zeros(tu.get(data, key=wire.Field.NUM_GROUPS), device=device),
+            weights=torch.zeros(num_groups, device=device),
             fit=torch.zeros(3, dtype=torch.float64, device=device),
         )
         with wire.passing(update_sums=sums):
@@ -51,24 +61,6 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
             if self._update <= self._first_epoch:
                 metrics["actor/gvpo_fit_slope_first_epoch"] = slope
         return output
-
-    def _deviation(self, data: TensorDict, log_probs: str) -> Tensor:
-        """Return f_i log π(y_i) of this rank's rows minus their prompt's mean, 0 without tokens: (rows,)."""
-        mask = data["response_mask"]
-        rows = (mask.values(), mask.offsets())
-        lengths = ragged.row_lengths(*rows)
-        member = lengths > 0
-        log_prob = (
-            ragged.row_sums(data[log_probs].values(), *rows)
-            if data[log_probs].is_nested
-            else torch.where(member, data[log_probs], 0)
-        )
-        log_prob = gvpo.length_weight(lengths, alpha_of(self._config.policy_loss)) * log_prob
-        index = data[wire.Field.GROUP_INDEX]
-        sums = gvpo.drift_sums(log_prob, index, member, tu.get(data, key=wire.Field.NUM_GROUPS))
-        sums = sums.to(get_device_id())
-        dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
-        return log_prob - gvpo.mean_drift(sums.to(index.device), index, member, data[wire.Field.GROUP_SIZE])
 
     def _called(self, loss_fn: Any, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss with the groups of its rows."""

@@ -16,20 +16,13 @@ mini-batch, so that value and gradient do not depend on micro-batches or ranks.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.record import MiniBatchStatistic, PerToken, TokenLoss
 from grpo_verl_ext.verl_plugin.registries import function_of
-
-
-@overload
-def token_loss(per_token: PerToken) -> PerToken: ...
-@overload
-def token_loss(*, needs: MiniBatchStatistic) -> Callable[[PerToken], PerToken]: ...
 
 
 def token_loss(per_token: PerToken | None = None, *, needs: MiniBatchStatistic | None = None) -> Any:

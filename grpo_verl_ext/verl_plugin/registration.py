@@ -5,7 +5,6 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -21,6 +20,7 @@ from grpo_verl_ext.verl_plugin import patches
 from grpo_verl_ext.verl_plugin.cpu import chosen_platform, install_platform, sizes
 
 _REGISTERING = {
+    ".agent_loops.loops": "verl.experimental.agent_loop",
     ".rewards.manager": "verl.experimental.reward_loop.reward_manager",
     ".trainer_modes": "verl.trainer.ppo.v1",
     ".registries": "verl.trainer.ppo.core_algos",
@@ -53,21 +53,12 @@ def register() -> None:
         OmegaConf.register_new_resolver(f"grpo_ext.{name}", function, replace=True)
     if chosen_platform() == "cpu":
         install_platform()
-    register_post_import_hook(_register_agent_loops, "verl.experimental.agent_loop")
     for module, registry in _REGISTERING.items():
         register_post_import_hook(lambda _, name=module: import_module(name, __package__), registry)  # type: ignore[misc]
     for name in os.environ.get(PATCHES_VARIABLE, "").split(","):
         if (patch := patches.PATCHES.get(name)) is not None:
             apply = functools.partial(patches.apply_or_warn, patch.apply, name, patch.without)
             register_post_import_hook(apply, patch.module)
-
-
-def _register_agent_loops(_agent_loop: ModuleType) -> None:
-    from grpo_verl_ext.verl_plugin.features import all_features
-
-    for feature in all_features():
-        for module in feature.agent_loops.values():
-            import_module(module)
 
 
 class _PresetSearchPath(SearchPathPlugin):  # type: ignore[misc]  # hydra ships no types

@@ -69,7 +69,7 @@ def test_the_probability_of_a_response_is_the_product_over_its_tokens(rows, bloc
 def test_blocks_hold_every_row_once_and_are_as_full_as_they_may_be(lengths, block):
     offsets = offsets_of(lengths)
     with patch.object(ragged, "BLOCK", block):
-        found = list(ragged.row_blocks(offsets))
+        found = list(ragged._row_blocks(offsets))
     assert [row for rows, _ in found for row in range(rows.start, rows.stop)] == list(range(len(lengths)))
     for rows, own in found:
         assert (own.start, own.stop) == (offsets[rows.start], offsets[rows.stop])

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed
 from processes import Python
+from wrapt import wrap_object
 
 from grpo_verl_ext.verl_plugin.cpu import patches
 
@@ -101,7 +102,7 @@ def test_the_value_model_has_the_configured_attention(tmp_path: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     model = SimpleNamespace(load_valuehead_model=None)
-    patches.CPU_PATCHES["verl.utils.model"].apply(model)
+    wrap_object(model, *patches.CPU_PATCHES["verl.utils.model"])
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     config = Qwen2Config(vocab_size=16, num_attention_heads=2, num_key_value_heads=1, num_labels=1, **sizes)
     Qwen2ForCausalLM(config).save_pretrained(tmp_path)
@@ -117,7 +118,7 @@ def test_the_interval_of_polling_is_ours_unless_it_is_given() -> None:
             self.arguments = (mode, poll_interval)
 
     replay_buffer = SimpleNamespace(ReplayBuffer=Buffer)
-    patches.CPU_PATCHES["verl.trainer.ppo.v1.replay_buffer"].apply(replay_buffer)
+    wrap_object(replay_buffer, *patches.CPU_PATCHES["verl.trainer.ppo.v1.replay_buffer"])
     assert Buffer("sync").arguments == ("sync", 0.2)
     assert Buffer("sync", poll_interval=5.0).arguments == ("sync", 5.0)
 
@@ -129,13 +130,13 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
         import os
         from types import SimpleNamespace
         import verl
+        from wrapt import wrap_object
         from vllm.platforms import current_platform
         import torch
         from vllm import _custom_ops
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
         from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
         from grpo_verl_ext.verl_plugin.cpu.patches import CPU_PATCHES
-        from grpo_verl_ext.verl_plugin.cpu.rollout import CpuWorkerExtension
 
         def left():
             layer = torch.nn.Linear(4, 3, bias=False)
@@ -143,10 +144,7 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
             return layer.weight.numel()
 
         print("found", left())
-        try:
-            CpuWorkerExtension(vllm_config=None)
-        except Exception:
-            pass
+        from grpo_verl_ext.verl_plugin.cpu.rollout import CpuWorkerExtension
         print(left())
 
         verls = "ipc:///tmp/rl-colocate-zmq-01000000-replica-0-rank-0.sock"
@@ -157,7 +155,7 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
                 self.zmq_handle = verls
 
         patch = CPU_PATCHES["verl.workers.rollout.vllm_rollout.vllm_rollout"]
-        patch.apply(SimpleNamespace(ServerAdapter=Adapter))
+        wrap_object(SimpleNamespace(ServerAdapter=Adapter), *patch)
         for raylet in ("29336", "30092"):
             os.environ["RAY_RAYLET_PID"] = raylet
             print(Adapter().zmq_handle, object.__new__(CpuWorkerExtension)._get_zmq_handle())

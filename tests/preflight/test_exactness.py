@@ -19,8 +19,8 @@ from grpo_verl_ext.catalogue.requires import OUR_MODES
 from grpo_verl_ext.proof.invariance import OUR_CASES, Case
 from grpo_verl_ext.verl_plugin import trainer_modes
 from grpo_verl_ext.verl_plugin.compose import composed
-from grpo_verl_ext.verl_plugin.gvpo import worker
-from grpo_verl_ext.verl_plugin.reference.worker import ReferenceSyncWorkerMixin
+from grpo_verl_ext.verl_plugin.gvpo import GroupTrainingWorker
+from grpo_verl_ext.verl_plugin.reference.parts import ReferenceSyncWorkerMixin
 from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 ACTOR = "actor_rollout_ref.actor"
@@ -38,7 +38,7 @@ def test_our_modes_share_what_makes_them_exact() -> None:
     for each in classes:
         config = composed(["+algo=grpo", "+algorithm.grpo_ext.ref_model_sync_steps=2"])
         refreshing = each.worker_with_parts(config)
-        assert refreshing.actor_worker_cls is worker.GroupTrainingWorker
+        assert refreshing.actor_worker_cls is GroupTrainingWorker
         assert refreshing.refresh_reference is ReferenceSyncWorkerMixin.refresh_reference
 
 
@@ -159,6 +159,6 @@ def test_verls_loss_of_a_teachers_top_tokens_reaches_the_logits() -> None:
         assert (student_logits, data) == ("logits", "rows")
         return kept
 
-    actor = worker.GroupTrainingWorker.__new__(worker.GroupTrainingWorker)
+    actor = GroupTrainingWorker.__new__(GroupTrainingWorker)
     actor.set_loss_fn(functools.partial(loss, config=actor_config(OUR_CASES[0], use_kl_loss=False)))
     assert actor.loss_fn(student_logits="logits", data="rows") is kept

@@ -11,7 +11,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue.requires import OUR_MODES, AtLeast, If, In, Null, Off, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import CORRECTION, DISTILLATION, ROLLOUT, SECTION, setting, written
-from grpo_verl_ext.verl_plugin.agent_loops.checks import SINGLE_TURN, VERLS_MANAGER
+from grpo_verl_ext.verl_plugin.agent_loops import SINGLE_TURN, VERLS_MANAGER
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.features import Feature
 from gvpo_teacher.options import LOG_PROB, TeacherOptions

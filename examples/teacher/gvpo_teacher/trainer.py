@@ -18,7 +18,7 @@ from grpo_verl_ext.algorithms.groups import dense_group_ids, group_deviation
 from grpo_verl_ext.catalogue.gvpo import alpha_of
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.verl_plugin.agent_loops.checks import refuse_other_loop
+from grpo_verl_ext.verl_plugin.agent_loops import refuse_other_loop
 from grpo_verl_ext.verl_plugin.batch.fields import are_responses, like, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.config import Options
 from grpo_verl_ext.verl_plugin.wire import Field

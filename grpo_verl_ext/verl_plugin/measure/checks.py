@@ -5,7 +5,7 @@ from omegaconf import DictConfig
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Trainer, refused
 from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, ROLLOUT, SECTION
-from grpo_verl_ext.verl_plugin.agent_loops.checks import check_loops_of_data
+from grpo_verl_ext.verl_plugin.agent_loops import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
 

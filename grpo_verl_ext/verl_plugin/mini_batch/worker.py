@@ -117,9 +117,16 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         )
         parts, own = [part], 0
         if over_ranks:
-            group = self.engine.get_data_parallel_group()
-            columns = (_of_all_ranks(each, group) for each in part)
-            parts = [mini_batch.PartOfRows(*each) for each in zip(*columns, strict=True)]
+            group, of_ranks = self.engine.get_data_parallel_group(), []
+            for values in (each.to(get_device_id()) for each in part):
+                widths = values.new_zeros(dist.get_world_size(group), 1, dtype=torch.int64)
+                dist.all_gather([*widths], torch.full_like(widths[0], values.shape[1]), group=group)
+                filler = (0, int(widths.max()) - values.shape[1])
+                filled = torch.nn.functional.pad(values, filler).contiguous()
+                found = [torch.empty_like(filled) for _ in widths]
+                dist.all_gather(found, filled, group=group)
+                of_ranks.append([each[:, : int(width)] for each, width in zip(found, widths, strict=True)])
+            parts = [mini_batch.PartOfRows(*each) for each in zip(*of_ranks, strict=True)]
             own = dist.get_rank(group)
         seed = tu.get(data, key=wire.Field.STATISTIC_SEED) + self._update
         values = mini_batch.evaluated(lambda rows: needs.compute(rows, self._config), parts, own, seed)
@@ -165,16 +172,3 @@ def _of_responses(model_output: dict[str, Any], data: TensorDict) -> Tensor:
     mask = data["response_mask"]
     values: Tensor = response_from_nested(model_output["log_probs"].detach().to(mask.device), mask).values()
     return values
-
-
-def _of_all_ranks(values: Tensor, group: Any) -> list[Tensor]:
-    """Return the values of every rank, (M, N) with an N of its own each."""
-    values = values.to(get_device_id())
-    ranks = dist.get_world_size(group)
-    sizes = [torch.zeros(1, dtype=torch.int64, device=values.device) for _ in range(ranks)]
-    dist.all_gather(sizes, torch.full_like(sizes[0], values.shape[1]), group=group)
-    longest = int(torch.cat(sizes).max())
-    filled = torch.nn.functional.pad(values, (0, longest - values.shape[1])).contiguous()
-    found = [torch.empty_like(filled) for _ in range(ranks)]
-    dist.all_gather(found, filled, group=group)
-    return [each[:, : int(size)] for each, size in zip(found, sizes, strict=True)]

@@ -49,6 +49,6 @@ _REFERENCE_REFRESH = Feature(
             for key in ("fsdp_config.use_orig_params", "fsdp_config.wrap_policy")
         ),
     ),
-    trainer=f"{__package__}.trainer:ReferenceSyncTrainerMixin",
-    worker=f"{__package__}.worker:ReferenceSyncWorkerMixin",
+    trainer=f"{__package__}.parts:ReferenceSyncTrainerMixin",
+    worker=f"{__package__}.parts:ReferenceSyncWorkerMixin",
 )

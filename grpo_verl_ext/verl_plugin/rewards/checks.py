@@ -12,7 +12,7 @@ from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
 from grpo_verl_ext.utils.keys import ACTOR, AGENT_LOOP, MODEL, REWARD_MANAGER, ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.agent_loops.checks import check_loops_of_data
+from grpo_verl_ext.verl_plugin.agent_loops import check_loops_of_data
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS, Options
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import local_folder, model_shape, read_config

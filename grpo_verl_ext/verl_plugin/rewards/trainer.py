@@ -33,7 +33,7 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         """Set the rewards while verl calls the estimator."""
         shown: dict[str, Any] = {}
         if catalogue.learns_from_steps(self.config):
-            steps = collected_steps(batch, nested(batch, "extra_fields"))
+            steps = _collected_steps(batch, nested(batch, "extra_fields"))
             # verl's ``critic/score`` and ``critic/rewards`` are the outcome's
             rewards, name = steps.rewards, "critic/step_rewards"
             metrics[f"{name}/per_response"] = len(rewards) / max(1, sum(are_responses(batch)))
@@ -71,7 +71,7 @@ class OtherRewardsMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no type
         super()._dump_generations(reward_extra_infos_dict=reward_extra_infos_dict | columns, **kwargs)
 
 
-def collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
+def _collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
     """Return all steps of the batch in the order of its rows; verl's padding rows have none.
 
     ``data`` has the rows' ``extra_fields``. A ValueError names the first response whose steps do not fit it,

@@ -6,7 +6,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import requires
 from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import BYPASS, ROLLOUT, SECTION, setting
-from grpo_verl_ext.verl_plugin.agent_loops.checks import SINGLE_TURN, VERLS_MANAGER
+from grpo_verl_ext.verl_plugin.agent_loops import SINGLE_TURN, VERLS_MANAGER
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.features import Feature, has_option
 

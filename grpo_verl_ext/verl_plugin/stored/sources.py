@@ -101,7 +101,18 @@ class GivenResponses:
 
     def _read(self, given: Any) -> StoredResponse:
         if isinstance(given, str):
-            given = {"token_ids": self._tokens_of(given)}
+            end = [] if self.end is None else [self.end]
+            text = given.removesuffix("".join(self.tokenizer.convert_ids_to_tokens(end)))
+            if not text:
+                raise ValueError("is empty")
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            back = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            if back != text:
+                raise ValueError(
+                    f"does not survive the tokenizer, which makes {back[:40]!r}… of {text[:40]!r}…; valid "
+                    "are a text that it gives back, or token ids"
+                )
+            given = {"token_ids": [*ids, *end]}
         try:
             read = _Tokens.model_validate(given if isinstance(given, dict) else {"token_ids": given})
         except ValidationError as error:
@@ -112,42 +123,25 @@ class GivenResponses:
                 f"ids, or {{token_ids, log_probs}} with a finite number ≤ 0 for each token"
             ) from error
         token_ids, log_probs, vocabulary = read.token_ids, read.log_probs, len(self.tokenizer)
+        count = len(token_ids)
         if foreign := [token for token in token_ids if not 0 <= token < vocabulary]:
             raise ValueError(
                 f"has token {foreign[0]}, which is of another tokenizer; valid is 0 … {vocabulary - 1}"
             )
-        if len(token_ids) > self.budget:
-            raise ValueError(
-                f"has {len(token_ids)} tokens; valid are at most {self.budget}, data.max_response_length"
-            )
+        if count > self.budget:
+            raise ValueError(f"has {count} tokens; valid are at most {self.budget}, data.max_response_length")
         if log_probs is None and self.with_log_probs:
             raise ValueError(
                 "has no log_probs, and actor_rollout_ref.rollout.calculate_log_probs is true; type "
                 "actor_rollout_ref.rollout.calculate_log_probs=false, or give {token_ids, log_probs}"
             )
-        if log_probs is not None and len(log_probs) != len(token_ids):
-            raise ValueError(
-                f"has {len(log_probs)} log_probs; valid are {len(token_ids)}, one for each token"
-            )
+        if log_probs is not None and len(log_probs) != count:
+            raise ValueError(f"has {len(log_probs)} log_probs; valid are {count}, one for each token")
         return StoredResponse(
             token_ids=np.array(token_ids, dtype=np.int32),
             log_probs=None if log_probs is None else np.array(log_probs, dtype=np.float32),
             step=0,
         )
-
-    def _tokens_of(self, text: str) -> list[int]:
-        end = [] if self.end is None else [self.end]
-        text = text.removesuffix("".join(self.tokenizer.convert_ids_to_tokens(end)))
-        if not text:
-            raise ValueError("is empty")
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        decoded = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        if decoded != text:
-            raise ValueError(
-                f"does not survive the tokenizer, which makes {decoded[:40]!r}… of {text[:40]!r}…; valid are "
-                "a text that it gives back, or token ids"
-            )
-        return [*ids, *end]
 
 
 _HISTORY_FILE = "response_history.parquet"

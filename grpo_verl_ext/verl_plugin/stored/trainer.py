@@ -1,7 +1,7 @@
 """Train on stored responses beside sampled ones: the part in the trainer."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from verl.utils.model import get_generation_config
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.utils.console import say
 from grpo_verl_ext.utils.end_tokens import end_of_response
-from grpo_verl_ext.verl_plugin.agent_loops.checks import refuse_other_loop
+from grpo_verl_ext.verl_plugin.agent_loops import refuse_other_loop
 from grpo_verl_ext.verl_plugin.batch.fields import actor_folder, are_responses, nested, were_sampled
 from grpo_verl_ext.verl_plugin.config import STORED_AGENT_LOOP, Options
 from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, StoredResponse
@@ -77,13 +77,27 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         return batch
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Log both kinds, and keep sampled responses for later steps, sessions in order."""
+        """Log share, reward, log-prob and age of both kinds; keep sampled responses, sessions in order."""
         batch = super()._compute_old_log_prob(batch, metrics)
         if Options.from_config(self.config.algorithm).stored_responses is None:
             return batch
         fields = ("responses", "response_mask", "rm_scores", "old_log_probs", "extra_fields")
         data = nested(batch, *fields, *[Field.STORED_RESPONSES] * (self._history is not None))
-        metrics.update(_by_origin(data, are_responses(batch), self.global_steps))
+        origins = [extra.get(Field.STORED_ORIGIN) for extra in tu.get(data, "extra_fields")]
+        member = torch.tensor(are_responses(batch))
+        stored = torch.tensor([origin is not None for origin in origins]) & member
+        metrics["stored/share"] = float(stored.sum() / member.sum())
+        mask, offsets = data["response_mask"].values(), data["response_mask"].offsets()
+        rewards = ragged.row_sums(data["rm_scores"].values(), torch.ones_like(mask), offsets)
+        sums = ragged.row_sums(data["old_log_probs"].values(), mask, offsets)
+        lengths = ragged.row_lengths(mask, offsets)
+        for name, chosen in (("stored", stored), ("sampled", member & ~stored)):
+            if chosen.any():
+                metrics[f"{name}/reward"] = float(rewards[chosen].mean())
+                metrics[f"{name}/log_prob"] = float(sums[chosen].sum() / lengths[chosen].sum())
+        steps = [origin["step"] for origin, counts in zip(origins, stored.tolist(), strict=True) if counts]
+        if any(steps):  # those of the data have no age
+            metrics["stored/age"] = self.global_steps - sum(steps) / len(steps)
         if self._history is None:
             return batch
         stored_for, is_sampled = tu.get(data, Field.STORED_RESPONSES), were_sampled(batch, data)
@@ -109,22 +123,3 @@ class StoredResponsesMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no t
         super()._load_checkpoint()
         if self._history is not None and self.global_steps > 0:
             self._history.load(actor_folder(self), self._known_prompts)
-
-
-def _by_origin(data: TensorDict, is_response: Sequence[bool], step: int) -> dict[str, float]:
-    """Return metrics of stored and of sampled responses, no padding: share, reward, log-prob and age."""
-    origins = [extra.get(Field.STORED_ORIGIN) for extra in tu.get(data, "extra_fields")]
-    member = torch.tensor(is_response)
-    stored = torch.tensor([origin is not None for origin in origins]) & member
-    metrics = {"stored/share": float(stored.sum() / member.sum())}
-    mask, offsets = data["response_mask"].values(), data["response_mask"].offsets()
-    rewards = ragged.row_sums(data["rm_scores"].values(), torch.ones_like(mask), offsets)
-    for name, chosen in (("stored", stored), ("sampled", member & ~stored)):
-        if chosen.any():
-            metrics[f"{name}/reward"] = float(rewards[chosen].mean())
-            log_prob = ragged.mean_over_tokens(data["old_log_probs"].values(), mask, offsets, chosen)
-            metrics[f"{name}/log_prob"] = log_prob
-    steps = [origin["step"] for origin, counts in zip(origins, stored.tolist(), strict=True) if counts]
-    if any(steps):  # those of the data have no age
-        metrics["stored/age"] = step - sum(steps) / len(steps)
-    return metrics

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
-from grpo_verl_ext.verl_plugin.reference import trainer
+from grpo_verl_ext.verl_plugin.reference import parts
 from grpo_verl_ext.verl_plugin.wire import Field
 
 
@@ -30,9 +30,10 @@ def test_mixing_and_resuming_what_verls_engine_sharded(tmp_path):
 def test_every_second_step_refreshes_it_and_a_training_that_resumes_reads_it(monkeypatch, step):
     for name in ("step", "_load_checkpoint"):
         monkeypatch.setattr(PPOTrainer, name, lambda *_: None)
-    monkeypatch.setattr(trainer, "actor_folder", MagicMock())
-    monkeypatch.setattr(trainer.ReferenceSyncTrainerMixin, "__abstractmethods__", frozenset())
-    own = object.__new__(trainer.ReferenceSyncTrainerMixin)
+    monkeypatch.setattr(parts, "actor_folder", MagicMock())
+    mixed: Any = type("Trainer", (parts.ReferenceSyncTrainerMixin, PPOTrainer), {})
+    mixed.__abstractmethods__ = frozenset()
+    own = object.__new__(mixed)
     own.config = OmegaConf.create({"algorithm": {"grpo_ext": {"ref_model_sync_steps": 2}}})
     own.global_steps, own.actor_rollout_wg = step, MagicMock()
     own._load_checkpoint()

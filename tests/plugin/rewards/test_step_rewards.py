@@ -25,7 +25,7 @@ from grpo_verl_ext.tasks.chain_sum.model import TURN_END, build_tokenizer
 from grpo_verl_ext.verl_plugin.agent_loops.loops import _StepRewardOutput
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.rewards import trainer
-from grpo_verl_ext.verl_plugin.rewards.trainer import collected_steps
+from grpo_verl_ext.verl_plugin.rewards.trainer import _collected_steps
 from grpo_verl_ext.verl_plugin.wire import BatchSteps, passing
 
 grpo_process = get_adv_estimator_fn("grpo_process")
@@ -170,11 +170,11 @@ class TestCollected:
 
     def test_steps_that_do_not_fit_name_the_response(self) -> None:
         with pytest.raises(ValueError, match=r"steps of response p_1_0 .* do not fit it: out of range"):
-            collected_steps(*batch({"steps": []}, {"step_error": "out of range"}))
+            _collected_steps(*batch({"steps": []}, {"step_error": "out of range"}))
 
     def test_a_response_without_steps_names_the_agent_loop(self) -> None:
         with pytest.raises(ValueError, match=r"p_0_0 .* no step rewards.*grpo_ext_single_turn_agent"):
-            collected_steps(*batch({"reward_extra_info": {}}))
+            _collected_steps(*batch({"reward_extra_info": {}}))
 
     def test_what_the_dump_says_of_each_response(self, monkeypatch: pytest.MonkeyPatch) -> None:
         of_another = {"steps": [(1.0, 0), (0.5, 2)]}  # verl's padding is a copy of a row, of one token
