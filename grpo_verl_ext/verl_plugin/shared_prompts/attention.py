@@ -14,15 +14,14 @@ from transformers import AttentionInterface, modeling_flash_attention_utils
 
 from grpo_verl_ext.verl_plugin.shared_prompts.layout import Layout
 
-PADDED = "grpo_ext_shared_prompts"
-"""The attention of ours in the place of SDPA and eager attention."""
-RAGGED = {f"flash_attention_{version}": f"{PADDED}_{version}" for version in (2, 3, 4)}
+_OURS = "grpo_ext_shared_prompts"
+ATTENTION = {"sdpa": _OURS, **{f"flash_attention_{version}": f"{_OURS}_{version}" for version in (2, 3, 4)}}
 """Attention of transformers → the one of ours in its place."""
 _UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias", "head_mask")
 """What some models ask of their attention, and these functions do not compute."""
 
 
-def by_sdpa(
+def _by_sdpa(
     _: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -53,7 +52,7 @@ def by_sdpa(
     return torch.cat(found).index_select(0, place)[None], None
 
 
-def by_ragged_rows(  # noqa: PLR0917  # transformers' signature
+def _by_ragged_rows(  # noqa: PLR0917  # transformers' signature
     attention: str,
     module: nn.Module,
     query: Tensor,
@@ -100,6 +99,6 @@ def _refuse(attention_mask: Tensor | None, others: Mapping[str, Any]) -> None:
         )
 
 
-AttentionInterface.register(PADDED, by_sdpa)
-for _attention, _name in RAGGED.items():
-    AttentionInterface.register(_name, partial(by_ragged_rows, _attention))
+for _attention, _name in ATTENTION.items():
+    _function = _by_sdpa if _attention == "sdpa" else partial(_by_ragged_rows, _attention)
+    AttentionInterface.register(_name, _function)

@@ -26,7 +26,7 @@ from verl.workers.utils.padding import response_from_nested
 from wrapt import wrap_function_wrapper
 
 from grpo_verl_ext.verl_plugin.gvpo import GroupTrainingWorker
-from grpo_verl_ext.verl_plugin.shared_prompts.attention import PADDED, RAGGED
+from grpo_verl_ext.verl_plugin.shared_prompts.attention import ATTENTION
 from grpo_verl_ext.verl_plugin.shared_prompts.layout import by_prompt, count_fed, fed_rows, layout_of
 
 _OFF = "Type: algorithm.grpo_ext.shared_prompts=false"
@@ -36,7 +36,7 @@ _TOLERANCE = {True: 1e-5, False: 0.1}
 """Largest difference to verl's log-probs, relative where they are below −1: in single precision, in half."""
 
 
-class SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]  # verl ships no types
+class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]  # verl ships no types
     """What is computed otherwise, before the class of an engine on verl's."""
 
     _model: Any
@@ -52,7 +52,7 @@ class SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignor
     def _build_module(self) -> Any:
         self._model = super()._build_module()
         self._attention = self._model.config._attn_implementation
-        self._ours = RAGGED.get(self._attention, PADDED)
+        self._ours = ATTENTION.get(self._attention, ATTENTION["sdpa"])
         self._model.set_attn_implementation(self._ours)
         keeps = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         if not keeps or self._model.config._attn_implementation != self._ours:
@@ -170,7 +170,7 @@ def sharing_prompts(worker: Any) -> Any:
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             kind = type(self.engine)  # which has not built its model yet
-            self.engine.__class__ = type(kind.__name__, (SharedPromptsEngine, kind), {})
+            self.engine.__class__ = type(kind.__name__, (_SharedPromptsEngine, kind), {})
 
     return Sharing
 

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-Nested = Any
+_Nested = Any
 """A tensor of ragged rows, of which torch's types know nothing."""
-Fed = tuple[bytes, bytes]
+_Fed = tuple[bytes, bytes]
 """The ids of a prompt's tokens, and of a response's that are fed: all but the last."""
 _SIZE = 8
 """Bytes of an id."""
 
 
-class Segment(NamedTuple):
+class _Segment(NamedTuple):
     """Consecutive fed tokens that attend causally to themselves, and to all of their prefix before."""
 
     start: int
@@ -32,7 +32,7 @@ class Segment(NamedTuple):
     prefix_length: int = 0
 
 
-class Block(NamedTuple):
+class _Block(NamedTuple):
     """B segments of similar length, filled up to Q tokens that attend to S."""
 
     queries: Tensor
@@ -55,16 +55,16 @@ class Layout:
     """(T,) response token → row of logits."""
     token: Tensor
     """(T,) response token → token of the micro-batch."""
-    segments: tuple[Segment, ...]
+    segments: tuple[_Segment, ...]
     """All fed tokens in their order."""
 
     @cached_property
-    def padded(self) -> tuple[list[Block], Tensor]:
+    def padded(self) -> tuple[list[_Block], Tensor]:
         """The segments for an attention of equal rows, and each fed token's place in the outputs, (L,).
 
         Segments of one kind whose lengths differ by a quarter, or a few tokens, are a block.
         """
-        alike: list[list[Segment]] = []
+        alike: list[list[_Segment]] = []
         for each in sorted(self.segments, key=lambda each: (each.prefix_length > 0, sum(each[1::2]))):
             first = alike[-1][0] if alike else each
             goes_on = alike and (first.prefix_length > 0) == (each.prefix_length > 0)
@@ -82,7 +82,7 @@ class Layout:
             mask = (key <= prefix[..., None] + query[:, None])[:, None] if prefix.any() else None
             queries = start + torch.minimum(query, length - 1)
             blocks.append(
-                Block(queries.to(device), keys.to(device), None if mask is None else mask.to(device))
+                _Block(queries.to(device), keys.to(device), None if mask is None else mask.to(device))
             )
             for each in segments:
                 output[each.start : each.start + each.length] = torch.arange(before, before + each.length)
@@ -104,7 +104,7 @@ class Layout:
         return torch.tensor([*chain(*keys)], device=device), begin[0], begin[1]
 
 
-def fed_rows(prompts: Nested, responses: Nested) -> list[Fed]:
+def fed_rows(prompts: _Nested, responses: _Nested) -> list[_Fed]:
     """Return what is fed for each row of nested prompts and responses."""
     parts = []
     for nested, left_out in ((prompts, 0), (responses, 1)):
@@ -115,20 +115,20 @@ def fed_rows(prompts: Nested, responses: Nested) -> list[Fed]:
     return list(zip(*parts, strict=True))
 
 
-def count_fed(rows: Iterable[Fed]) -> int:
+def count_fed(rows: Iterable[_Fed]) -> int:
     """Return the number of tokens fed for these rows: Σ_prompts (P + Σ_different responses (R − 1))."""
     different = {*rows}
     parts = [*{prompt for prompt, _ in different}, *(response for _, response in different)]
     return sum(map(len, parts)) // _SIZE
 
 
-def layout_of(prompts: Nested, responses: Nested) -> Layout:
+def layout_of(prompts: _Nested, responses: _Nested) -> Layout:
     """Return the layout of rows with these nested prompts and responses, on their device."""
     sizes, lengths = (each.offsets().diff().tolist() for each in (prompts, responses))
     begin = (prompts.offsets() + responses.offsets()).tolist()  # of each row in the micro-batch
     source: list[range] = []
     kept: list[range] = []
-    segments: list[Segment] = []
+    segments: list[_Segment] = []
     logits = [(range(0), range(0))] * len(sizes)
     fed = read = 0
     of_prompts: dict[bytes, dict[bytes, list[int]]] = {}
@@ -136,7 +136,7 @@ def layout_of(prompts: Nested, responses: Nested) -> Layout:
         of_prompts.setdefault(ids, {}).setdefault(response, []).append(row)
     for of_prompt in of_prompts.values():
         row = next(iter(of_prompt.values()))[0]
-        prompt, of_last = Segment(fed, sizes[row]), range(read, read + 1)
+        prompt, of_last = _Segment(fed, sizes[row]), range(read, read + 1)
         source.append(range(begin[row], begin[row] + prompt.length))
         fed, read = fed + prompt.length, read + 1
         kept.append(range(fed - 1, fed))
@@ -145,19 +145,19 @@ def layout_of(prompts: Nested, responses: Nested) -> Layout:
             row, length = rows[0], len(response) // _SIZE
             source.append(range(begin[row] + prompt.length, begin[row] + prompt.length + length))
             kept.append(range(fed, fed + length))
-            own += [Segment(fed, length, prompt.start, prompt.length)] * bool(length)
+            own += [_Segment(fed, length, prompt.start, prompt.length)] * bool(length)
             for row in rows:
                 logits[row] = of_last[: lengths[row]], range(read, read + length)
             fed, read = fed + length, read + length
         # One response goes on from its prompt like any text.
-        segments += [prompt, *own] if len(own) > 1 else [Segment(prompt.start, fed - prompt.start)]
+        segments += [prompt, *own] if len(own) > 1 else [_Segment(prompt.start, fed - prompt.start)]
     token = [range(start + size, end) for size, (start, end) in zip(sizes, pairwise(begin), strict=True)]
     of_rows = [part for parts in logits for part in parts]
     found = [torch.tensor([*chain(*each)], device=prompts.device) for each in (source, kept, of_rows, token)]
     return Layout(found[0], found[1], found[2].long(), found[3].long(), tuple(segments))
 
 
-def by_prompt(fed: Sequence[Fed], blocks: Sequence[list[int]], budget: int) -> list[list[int]]:
+def by_prompt(fed: Sequence[_Fed], blocks: Sequence[list[int]], budget: int) -> list[list[int]]:
     """Return the rows in units of blocks that begin with the same prompt, of at most so many fed tokens."""
     units: list[list[int]] = []
     with_room: dict[bytes, list[int]] = {}

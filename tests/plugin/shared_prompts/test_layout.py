@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import modeling_flash_attention_utils
+from transformers import AttentionInterface, modeling_flash_attention_utils
 
-from grpo_verl_ext.verl_plugin.shared_prompts.attention import by_ragged_rows, by_sdpa
+from grpo_verl_ext.verl_plugin.shared_prompts.attention import ATTENTION
 from grpo_verl_ext.verl_plugin.shared_prompts.layout import Layout, by_prompt, count_fed, fed_rows, layout_of
 
 Rows = list[tuple[list[int], list[int]]]
@@ -95,8 +95,8 @@ def test_blocks_and_ragged_rows_attend_to_what_segments_say(rows: Rows) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modeling_flash_attention_utils, "_flash_attention_forward", ragged)
         for found, _ in (
-            by_sdpa(module, q, k, v, None, shared_prompts=layout),
-            by_ragged_rows("flash_attention_2", module, q, k, v, None, shared_prompts=layout),
+            AttentionInterface()[ATTENTION[name]](module, q, k, v, None, shared_prompts=layout)
+            for name in ("sdpa", "flash_attention_2")
         ):
             torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
 
@@ -122,7 +122,9 @@ def test_an_attention_with_more_is_refused(asked: dict[str, float]) -> None:
     layout, _ = layout_and_ids([([1], [2, 3])])
     q = torch.zeros(1, 1, 2, 4)
     with pytest.raises(ValueError, match=next(iter(asked))):
-        by_sdpa(torch.nn.Module(), q, q, q, None, shared_prompts=layout, **asked)
+        AttentionInterface()[ATTENTION["sdpa"]](
+            torch.nn.Module(), q, q, q, None, shared_prompts=layout, **asked
+        )
 
 
 @given(rows_strategy, st.integers(1, 3), st.integers(4, 12))
