@@ -70,6 +70,7 @@ def test_in_double_precision(tmp_path: Path) -> None:
         assert found["gradient"][0] <= 2e-15, name
 
 
+@pytest.mark.ci
 def test_in_single_precision_and_in_half(tmp_path: Path) -> None:
     """Half precision is as far from single precision as verl's own pass is."""
     variants: dict[str, Any] = {name: {"model": name, "dtype": "single"} for name in MODELS}
@@ -81,7 +82,8 @@ def test_in_single_precision_and_in_half(tmp_path: Path) -> None:
     assert all(ours <= 1.2 * verls for ours, verls in found["bf16"].values()), found["bf16"]
 
 
-@pytest.mark.parametrize("dp_size", [1, pytest.param(2, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("dp_size", [1, 2])
 def test_four_updates_of_a_loss_that_reads_groups(
     dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,10 +107,7 @@ def test_four_updates_of_a_loss_that_reads_groups(
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [
-        ("mistral", {"sliding_window": 4}),
-        ("qwen3_next", {}),
-    ],
+    [("mistral", {"sliding_window": 4}), pytest.param("qwen3_next", {}, marks=pytest.mark.ci)],
 )
 def test_a_model_that_is_no_plain_attention_is_refused_by_its_numbers(
     name: str, settings: dict[str, Any], tmp_path: Path
