@@ -29,7 +29,7 @@ LIMITS = {
     "lines of tests": 25481,
     "lines of benchmarks": 1774,
     "tracked tree, MB": 9.6,
-    "hand-written words in docs": 10916,
+    "hand-written words in docs": 10911,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
