@@ -91,6 +91,7 @@ Tasks of a checkout <repository/examples/tasks/README>
 rewards
 iterative
 lora_tools_images
+shared_prompts
 ```
 
 ```{toctree}
