@@ -87,11 +87,7 @@ def test_in_single_precision_and_in_half(tmp_path: Path) -> None:
 def test_four_updates_of_a_loss_that_reads_groups(
     dp_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cuts = {
-        "together": (None, "micro-batch"),
-        "parted": (1, BEFORE),
-        "loss of tokens": (None, BEFORE),
-    }
+    cuts = {"together": (None, "micro-batch"), "parted": (1, BEFORE), "loss of tokens": (None, BEFORE)}
     losses = {"loss of tokens": {"algo": "kl_cov", "loss": "kl_cov_mini_batch"}}
     variants = {
         (name, worker): variant(*cut, **losses.get(name, {}), worker=worker)
