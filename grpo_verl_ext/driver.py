@@ -141,7 +141,7 @@ def _refuse_or_warn(config: DictConfig) -> None:
         said = f"{found.problem} (silent with '++algorithm.grpo_ext.silence=[{found.check}]')"
         if found.severity is Severity.ERROR:
             sys.exit(f"grpo_verl_ext: {said}")
-        say(f"warning: {said}")
+        say(f"{found.severity.value}: {said}")
     note_training(config)
 
 

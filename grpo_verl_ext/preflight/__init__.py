@@ -27,6 +27,9 @@ CHECKS: Mapping[str, Refuse] = {name: check for each in _RECORDS for name, check
 ADVICE: Mapping[str, Advise] = {name: advise for each in _RECORDS for name, advise in each.advice.items()}
 """Warnings by name."""
 
+NOTES: Mapping[str, Advise] = {name: note for each in all_features() for name, note in each.notes.items()}
+"""Advice by name, of a training without a fault."""
+
 _PROBE = "probe"
 
 
@@ -87,8 +90,9 @@ def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[F
             yield from judgements(config, words)
         if name in CHECKS:
             CHECKS[name](config)
-        for problem in ADVICE[name](config) if name in ADVICE else ():
-            yield Finding(name, Severity.WARNING, problem)
+        for advise, severity in ((ADVICE.get(name), Severity.WARNING), (NOTES.get(name), Severity.NOTE)):
+            for problem in advise(config) if advise else ():
+                yield Finding(name, severity, problem)
     except SettingError as error:
         yield Finding(name, Severity.ERROR, error.problem)
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
@@ -107,7 +111,7 @@ def _names() -> list[str]:
     of_rows = (name for name, _ in tested_values.all_needs())
     of_judge = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", _PROBE)
     # What a replaced preset's warning reports is often the cause of a refusal.
-    return list(dict.fromkeys(("preset", *CHECKS, values.NAME, *of_rows, *ADVICE, *of_judge)))
+    return list(dict.fromkeys(("preset", *CHECKS, values.NAME, *of_rows, *ADVICE, *NOTES, *of_judge)))
 
 
 def _silenced(config: DictConfig) -> list[str]:

@@ -56,7 +56,7 @@ class Severity(str, Enum):
     WARNING = "warning"
     """A warning is printed, unless the check is silenced by its name."""
     NOTE = "note"
-    """Only `doctor` and `show` print it."""
+    """It is printed, and is no fault."""
 
 
 @dataclass(frozen=True)

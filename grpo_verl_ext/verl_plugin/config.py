@@ -143,6 +143,11 @@ class Options(Section):
         "a prompt is computed once for its responses, and logits for response tokens alone, in all passes of "
         "actor and reference; the same log-probs and gradient but for rounding",
     )
+    old_log_probs_from_update: bool = option(
+        False,
+        "the first update takes the old log-probs of its rows from its own pass, that of the same policy: "
+        "no pass for them before it, and none at all with one update on a rollout",
+    )
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
     watch: bool = option(
         True,

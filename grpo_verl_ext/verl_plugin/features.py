@@ -25,7 +25,7 @@ Refuse = Callable[[DictConfig], object]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 
-_FOLDERS = ("reference", "measure", "stored", "rewards", "shared_prompts", "cpu")
+_FOLDERS = ("mini_batch", "reference", "measure", "stored", "rewards", "shared_prompts", "cpu")
 """Folders of features, in the order of their checks; loaded when they are asked for."""
 FAILED: dict[str, str] = {}
 """Features of other packages that could not be loaded → why."""
@@ -45,6 +45,8 @@ class Feature:
     """Refusals of trainings with a wrong setting, by the name that silences them."""
     advice: Mapping[str, Advise] = field(default_factory=dict)
     """Warnings likewise."""
+    notes: Mapping[str, Advise] = field(default_factory=dict)
+    """Advice likewise, which is no fault."""
     trainer: str = ""
     """``package.module:class`` of its part in the trainer, which is mixed into verl's."""
     worker: str = ""

@@ -37,6 +37,7 @@ _RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "cpu.max_model_len": sizes.max_model_len,
     "cpu.kv_cache_bytes": sizes.kv_cache_bytes,
     "cpu.bucket_megabytes": sizes.bucket_megabytes,
+    "shares_prompts": lambda *, _root_: import_module(".shared_prompts.checks", __package__).allows(_root_),
     "cpu.micro_batch_tokens": sizes.micro_batch_tokens,
 }
 """Arithmetic in presets, ``${grpo_ext.NAME:ARGUMENTS}``; the checks of `preflight` report a wrong setting."""

@@ -68,7 +68,8 @@ def trainer_with(
     for module in (trainer_base, padding_utils, fields, measure):
         monkeypatch.setattr(module, "tq", store)
     trainer = object.__new__(trainer_modes.GroupTrainerSync)
-    trainer.config, trainer.global_steps, trainer.use_critic = config, 1, False
+    trainer.config, trainer.global_steps = config, 1
+    trainer.use_critic = trainer.use_reference_policy = False
     trainer.tokenizer = SimpleNamespace(eos_token_id=0)
     trainer.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": [*range(ranks)]})
     vars(trainer).update(attributes)

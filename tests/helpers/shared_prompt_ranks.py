@@ -10,6 +10,8 @@ import fsdp2_ranks
 import torch
 from torch import Tensor
 
+from grpo_verl_ext.verl_plugin.wire import Field
+
 PLAIN = {
     "worker": "verl",
     "loss": "vanilla",
@@ -19,6 +21,8 @@ PLAIN = {
     "gradient_checkpointing": False,
     "lora_rank": 0,
     "extra": {},
+    "updates": 1,
+    "of_update": False,
 }
 
 
@@ -52,7 +56,7 @@ def _errors(job: dict[str, Any], variant: dict[str, Any], rows: list[Any], _: An
     variant = PLAIN | variant
     double = patch.object(PrecisionType, "to_dtype", staticmethod(lambda precision: torch.float64))
     with double if variant["dtype"] == "float64" else nullcontext():
-        wanted = _passes(job, variant, rows)
+        wanted = _passes(job, variant | {"of_update": False}, rows)
         try:
             found = _passes(job, variant | {"worker": "shared prompts"}, rows)
         except ValueError as error:
@@ -81,14 +85,12 @@ def _passes(job: dict[str, Any], variant: dict[str, Any], rows: list[Any]) -> di
     worker.set_loss_fn(partial(ppo_loss, config=config))
     ranks = torch.distributed.get_world_size()
     extra = {"temperature": 1.0, "global_token_num": None, "global_batch_size": ranks * len(rows)}
-    extra |= {"mini_batch_size": ranks * len(rows), "epochs": 1, **variant["extra"]}
-    asked = {"calculate_entropy": True, "compute_loss": False}
-    output = worker.infer_batch(fsdp2_ranks.batch_of(rows, extra | asked))
-    mask = fsdp2_ranks.batch_of(rows, {})["response_mask"]
-    found = {
-        name: response_from_nested(tu.get(output, name), mask).values().double()
-        for name in ("log_probs", "entropy")
-    }
+    extra |= {"mini_batch_size": ranks * len(rows) // variant["updates"], "epochs": 1, **variant["extra"]}
+    of_update, half = variant["of_update"], len(rows) // variant["updates"]
+    asked = {"calculate_entropy": True, "compute_loss": False, Field.KEEPS: of_update}
+    own = rows[half:] if of_update else rows
+    output = worker.infer_batch(fsdp2_ranks.batch_of(own, extra | asked))
+    extra |= {Field.OLD_IS_CURRENT: variant["updates"] > 1, Field.OLD_OF_UPDATE: of_update}
     gradient: list[Tensor] = []
     step = worker.engine.optimizer_step
 
@@ -98,7 +100,16 @@ def _passes(job: dict[str, Any], variant: dict[str, Any], rows: list[Any]) -> di
         return step()
 
     worker.engine.optimizer_step = optimizer_step
+    if of_update:
+        rows = [row | {"old_log_probs": torch.zeros_like(row["old_log_probs"])} for row in rows]
     worker.train_mini_batch(
         fsdp2_ranks.batch_of(rows, {"calculate_entropy": bool(config.entropy_coeff)} | extra)
     )
+    if of_update:
+        output = worker.infer_batch(fsdp2_ranks.batch_of(rows, {Field.KEPT: True}))
+    mask = fsdp2_ranks.batch_of(rows, {})["response_mask"]
+    found = {
+        name: response_from_nested(tu.get(output, name), mask).values().double()
+        for name in ("log_probs", "entropy")
+    }
     return found | {"gradient": gradient[0]}

@@ -29,7 +29,7 @@ ACTOR = "actor_rollout_ref.actor"
 def test_our_modes_share_what_makes_them_exact() -> None:
     """What the tests of ``grpo_ext_sync`` show of trainer and workers holds for the other trainer_modes."""
     classes = [get_trainer_cls(mode) for mode in OUR_MODES]
-    names = ("_balance_batch", "_compute_advantage", "_update_actor", "_compute_ref_log_prob", "step")
+    names = ("_balance_batch", "_compute_advantage", "_update_actor", "step")
     of_data = ("_init_dataloader", "_next_train_batch", "_compute_old_log_prob")
     for name in (*names, *of_data, "_save_checkpoint", "_load_checkpoint", "_init_resource_pool_mgr"):
         methods = [getattr(each, name) for each in classes]

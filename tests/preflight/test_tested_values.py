@@ -21,6 +21,7 @@ MODE = "trainer.v1.trainer_mode"
 
 ROWS = [(name, row) for name, rows in all_needs() for row in rows]
 OUTSIDE = (True, "token_k1", "R3", 0.5, "score", "sync", "forward_kl_topk", "single_turn_agent", "tool_agent")
+OUTSIDE = (*OUTSIDE, "optimal_token_baseline", "kl_cov_mini_batch")
 """One of them is no tested value of any row."""
 
 

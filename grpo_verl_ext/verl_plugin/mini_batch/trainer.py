@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from verl import DataProto
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
@@ -132,6 +134,47 @@ class MiniBatchMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         is_first = self.local_trigger_step == 0
         batch.extra_info[wire.Field.OLD_IS_CURRENT] = is_first and not setting(self.config, BYPASS)
         return super()._update_actor(batch, metrics)
+
+
+class OldLogProbsMixin(PPOTrainer):  # type: ignore[misc]
+    """Take the old log-probs of the first update's rows from that update, in the place of a pass before it.
+
+    Until then they are the rollout's: a first update reads none. Metrics of them follow the update.
+    """
+
+    @property
+    def _of_update(self) -> bool:
+        return Options.from_config(self.config.algorithm).old_log_probs_from_update
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Compute those of later mini-batches alone; verl cuts each rank's share into them in order."""
+        if not self._of_update:
+            return super()._compute_old_log_prob(batch, metrics)
+        actor, ranks = self.config.actor_rollout_ref, data_parallel_size(self.actor_rollout_wg)
+        first, share = actor.actor.ppo_mini_batch_size * actor.rollout.n // ranks, len(batch) // ranks
+        if later := [key for row, key in enumerate(batch.keys) if row % share >= first]:
+            rest = batch.select_keys(later)
+            rest.extra_info = {**batch.extra_info, wire.Field.KEEPS: True}
+            super()._compute_old_log_prob(rest, {})
+        rows = batch.select_keys([key for row, key in enumerate(batch.keys) if row % share < first])
+        put(rows, {wire.Field.OLD_LOG_PROBS: nested(rows, "rollout_log_probs")["rollout_log_probs"]})
+        return batch
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Store what the first update's pass gave, and let verl derive its metrics as from a pass before."""
+        if not self._of_update:
+            return super()._update_actor(batch, metrics)
+        batch.extra_info[wire.Field.OLD_OF_UPDATE] = True
+        batch = super()._update_actor(batch, metrics)
+        batch.extra_info = {wire.Field.KEPT: True}
+        super()._compute_old_log_prob(batch, metrics)
+        if (correction := self.config.algorithm.get("rollout_correction")) is not None:
+            rows = nested(batch, wire.Field.OLD_LOG_PROBS, "rollout_log_probs", "response_mask")
+            found = compute_rollout_correction_and_add_to_batch(
+                DataProto(batch=rows.to_padded_tensor()), correction
+            )
+            metrics.update(found[1])
+        return batch
 
 
 def _tell(plan: Plan) -> None:

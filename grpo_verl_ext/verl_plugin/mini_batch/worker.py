@@ -10,7 +10,7 @@ rounding: in bf16 some hundredths of a nat per token. Where the policy has not m
 log-probs serve every loss as the old ones, so that all ratios are 1 in value (`STATISTIC_ENGINES`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,12 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     _needs: MiniBatchStatistic | None = None
     _has_group_loss = False
     _old_is_current = False
+    _takes_old = False
+    """Whether the first update takes the old log-probs of its rows from its own pass, and keeps them."""
+    _reads_entropy = False
+    """Whether the loss reads it, too."""
+    _kept: dict[tuple[bool, int], dict[str, Tensor]]
+    """Log-probs and entropies: of the first update, by the rows' place, then those of the pass before it."""
     _update = 0
     """Updates on this rollout before the one at hand."""
     _first_epoch = 0
@@ -53,11 +59,35 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
         self._needs = None if loss is None else loss.needs
         self._has_group_loss = isinstance(loss, GroupLoss)
-        super().set_loss_fn(partial(self._called, loss_fn))
+        self._kept = {}
+        super().set_loss_fn(partial(self._called, partial(self._take_old, loss_fn)))
+
+    def infer_batch(self, data: TensorDict) -> TensorDict:
+        """Run verl's pass and keep what it returns, or return what was kept, where the trainer says so."""
+        keeps, returns = (tu.pop(data, key=key, default=False) for key in (wire.Field.KEEPS, wire.Field.KEPT))
+        if returns:
+            rows, self._kept = [self._kept[place] for place in sorted(self._kept)], {}
+            found = {
+                name: torch.nested.as_nested_tensor([row[name] for row in rows], layout=torch.jagged)
+                for name in ("log_probs", "entropy")
+            }
+            return tu.get_tensordict(found, {"metrics": {}})
+        output = super().infer_batch(data)
+        if keeps:
+            self._keep(output, [(True, place) for place in range(data.shape[0])])
+        return output
+
+    def _keep(self, output: Any, places: Sequence[tuple[bool, int]]) -> None:
+        parts = [output[name].detach().cpu().unbind() for name in ("log_probs", "entropy")]
+        for place, log_probs, entropy in zip(places, *parts, strict=True):
+            self._kept[place] = {"log_probs": log_probs, "entropy": entropy}
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""
         self._old_is_current = tu.pop(data, key=wire.Field.OLD_IS_CURRENT, default=False)
+        self._takes_old = tu.pop(data, key=wire.Field.OLD_OF_UPDATE, default=False)
+        if self._takes_old:
+            data[wire.Field.PLACE] = torch.arange(data.shape[0])
         self._update = 0
         rows = data.shape[0] * self.engine.get_data_parallel_size()
         self._first_epoch = rows // tu.get(data, key="mini_batch_size")
@@ -71,10 +101,30 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
                 data[wire.Field.STATISTIC] = self._statistic(data, old, over_ranks=True)
             elif tu.get(data, key=wire.Field.STATISTIC_SOURCE) == StatisticSource.FORWARD_PASS.value:
                 data[wire.Field.STATISTIC] = self._statistic(data, self._log_prob(data), over_ranks=True)
+        self._reads_entropy = tu.get(data, key="calculate_entropy", default=False)
+        if self._takes_old:
+            tu.assign_non_tensor(data, calculate_entropy=True)
+            entropy = self.engine.compute_entropy_from_logits
+            if not self._reads_entropy:  # verl's metric reads it, no gradient does
+                self.engine.compute_entropy_from_logits = torch.no_grad()(entropy)
         output = super().train_batch(data)
-        self._old_is_current = False
+        if self._takes_old:
+            self.engine.compute_entropy_from_logits = entropy
+        self._old_is_current = self._takes_old = False
         self._update += 1
         return output
+
+    def _take_old(self, loss_fn: _LossFunction, data: TensorDict, **given: Any) -> Any:
+        """Call verl's loss; where the update's own log-probs are the old ones, with these, and keep them."""
+        if not self._takes_old or "model_output" not in given:
+            return loss_fn(data=data, **given)
+        output = given["model_output"]
+        self._keep(output, [(False, place) for place in data[wire.Field.PLACE].tolist()])
+        data = data.copy()
+        data[wire.Field.OLD_LOG_PROBS] = like(data["response_mask"], _of_responses(output, data))
+        if not self._reads_entropy:
+            given["model_output"] = {name: each for name, each in output.items() if name != "entropy"}
+        return loss_fn(data=data, **given)
 
     def _measures(self, data: TensorDict) -> bool:
         """Whether the loss needs a statistic, and a trainer mode of this package has numbered the rows."""
@@ -153,7 +203,8 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             return loss_fn(data=data, **more)
         statistic = self._statistic_of(data, model_output) if self._measures(data) else None
         gap = {}
-        if self._old_is_current and self.engine_config.strategy in STATISTIC_ENGINES:
+        takes = self._takes_old or self.engine_config.strategy not in STATISTIC_ENGINES
+        if self._old_is_current and not takes:
             # The update's own log-probs serve as old ones; how far those were from them is logged.
             old, mask = data[wire.Field.OLD_LOG_PROBS], data["response_mask"]
             current = _of_responses(model_output, data).to(old.dtype)

@@ -38,27 +38,24 @@ class ReferenceSyncTrainerMixin:
     config: Any
     global_steps: int
     actor_rollout_wg: Any
+    use_reference_policy: bool
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        """Run verl's step, then refresh, so that a checkpoint of this step has the new reference."""
+        """Run verl's step and log the KL before its updates, by k1, k2 and k3, means over sampled tokens.
+
+        Then refresh, so that a checkpoint of this step has the new reference.
+        """
         batch = super().step(metrics, timing_raw)  # type: ignore[misc]  # verl's trainer is next
         options = Options.from_config(self.config.algorithm)
+        if self.use_reference_policy and options.ref_kl_metrics:
+            rows = nested(batch, "old_log_probs", "ref_log_prob", "response_mask", "extra_fields")
+            sampled, mask = torch.tensor(were_sampled(batch, rows)), rows["response_mask"]
+            if sampled.any():
+                counts = mask.values() * sampled.repeat_interleave(mask.offsets().diff())
+                means = kl.token_means(rows["old_log_probs"].values(), rows["ref_log_prob"].values(), counts)
+                metrics.update({f"actor/ref_kl_{name}": mean.item() for name, mean in means.items()})
         if options.ref_model_sync_steps and self.global_steps % options.ref_model_sync_steps == 0:
             self.actor_rollout_wg.refresh_reference(options.ref_model_mixup_alpha)
-        return batch
-
-    def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Add the KL to the reference before the update, by k1, k2 and k3, means over sampled tokens."""
-        batch = super()._compute_ref_log_prob(batch, metrics)  # type: ignore[misc]
-        if not Options.from_config(self.config.algorithm).ref_kl_metrics:
-            return batch
-        rows = nested(batch, "old_log_probs", "ref_log_prob", "response_mask", "extra_fields")
-        sampled = torch.tensor(were_sampled(batch, rows))
-        if sampled.any():
-            mask = rows["response_mask"]
-            counts = mask.values() * sampled.repeat_interleave(mask.offsets().diff())
-            means = kl.token_means(rows["old_log_probs"].values(), rows["ref_log_prob"].values(), counts)
-            metrics.update({f"actor/ref_kl_{name}": mean.item() for name, mean in means.items()})
         return batch
 
     def _save_checkpoint(self) -> None:

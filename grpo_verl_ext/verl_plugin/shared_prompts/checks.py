@@ -1,26 +1,73 @@
 """The record of the feature ``shared_prompts``: what it was tested with, and the models that it refuses."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue import ON_FSDP2
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Off, Same, Trainer, refused
-from grpo_verl_ext.utils.errors import Line, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, DISTILLATION, MODEL, SECTION, setting
+from grpo_verl_ext.utils.errors import Line, Problem, SettingError
+from grpo_verl_ext.utils.keys import ACTOR, DISTILLATION, MODEL, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import local_folder
 
 _KEY = f"{SECTION}.shared_prompts"
 _MODEL = MODEL.removesuffix(".path")
+_N = f"{ROLLOUT}.n"
+_LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 _OFF = Line(f"{_KEY}=false")
 _PACKED = "lays out the tokens of a pass otherwise"
+
+
+_MEASURED = {(100, 16, 8): 0.26, (24, 8, 4): 0.44, (150, 150, 8): 0.51, (6, 10, 4): 0.72}
+"""Tokens of a prompt and of a response, responses → seconds of an actor's passes over those of verl's."""
+
+
+def _refuse_model(config: DictConfig) -> None:
+    if _USED(config):
+        _check_model(config)
+
+
+def allows(config: DictConfig) -> bool:
+    """Return whether a training may share prompts, and has several responses to one."""
+    try:
+        _check_model(config)
+    except SettingError:
+        return False
+    rows = _SHARED_PROMPTS.requires
+    return setting(config, _N) not in (None, 1) and all(row.unmet("", config) is None for row in rows)
+
+
+def _advise(config: DictConfig) -> Iterator[Problem]:
+    """Yield what sharing would save at the longest lengths of a training that leaves it open."""
+    lengths = [setting(config, key) for key in (*_LENGTHS, _N)]
+    if setting(config, _KEY) is not None or not all(map(is_count, lengths)) or not allows(config):
+        return
+    case = min(_MEASURED, key=lambda each: abs(_fed(*each) - _fed(*lengths)))
+    yield Problem(
+        _KEY,
+        None,
+        Line(f"+{_KEY}=true"),
+        seen="verl computes a prompt for each of its {2} responses again; with {0} and {1} tokens {3:.0%} of "
+        "the tokens are enough".format(*lengths, _fed(*lengths))
+        + f", and with {case[0]} and {case[1]} tokens and n={case[2]} the actor's passes took "
+        f"{_MEASURED[case]:.0%} of verl's time on a CPU. {_MODEL}.use_fused_kernels=true with "
+        "fused_kernel_options.impl_backend=liger excludes it: that saves the memory of logits, and rounds "
+        "log-probs otherwise",
+    )
+
+
+def _fed(prompt: int, response: int, n: int) -> float:
+    """Return the share of verl's tokens that is fed."""
+    return (prompt + n * (response - 1)) / (n * (prompt + response))
 
 
 def _check_model(config: DictConfig) -> None:
     """Refuse a model in a local folder with which other tokens would meet; `engine` compares any other."""
     path = setting(config, MODEL)
-    if not _USED(config) or not isinstance(path, str) or (folder := local_folder(path)) is None:
+    if not isinstance(path, str) or (folder := local_folder(path)) is None:
         return
     from transformers import AutoConfig
 
@@ -70,6 +117,7 @@ _SHARED_PROMPTS = Feature(
             line=Line(f"{DISTILLATION}.loss_mode=k3"),
         ),
     ),
-    checks={"shared-prompts-model": _check_model},
+    checks={"shared-prompts-model": _refuse_model},
+    notes={"shared-prompts-off": _advise},
     worker=f"{__package__}.engine:SharedPromptsWorkerMixin",
 )

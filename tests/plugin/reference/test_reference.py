@@ -16,6 +16,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.config import Options
+from grpo_verl_ext.verl_plugin.measure.trainer import MeasureMixin
 from grpo_verl_ext.verl_plugin.reference import parts
 from grpo_verl_ext.verl_plugin.wire import Field
 
@@ -35,7 +36,7 @@ def test_every_second_step_refreshes_it_and_a_training_that_resumes_reads_it(mon
     mixed.__abstractmethods__ = frozenset()
     own = object.__new__(mixed)
     own.config = OmegaConf.create({"algorithm": {"grpo_ext": {"ref_model_sync_steps": 2}}})
-    own.global_steps, own.actor_rollout_wg = step, MagicMock()
+    own.global_steps, own.actor_rollout_wg, own.use_reference_policy = step, MagicMock(), False
     own._load_checkpoint()
     assert own.actor_rollout_wg.load_reference.called is (step > 0)
     own.step({}, {})
@@ -102,10 +103,11 @@ class TestMetrics:
             )
             origin = {Field.STORED_ORIGIN: {"step": 1}} if row in stored else {}
             store.rows[f"prompt_{row}_0"] = {**dict(fields), "extra_fields": origin}
-        monkeypatch.setattr(PPOTrainer, "_compute_ref_log_prob", lambda _self, batch, metrics: batch)
+        batch, metrics = store.batch(), {}
+        monkeypatch.setattr(MeasureMixin, "step", lambda *_: batch)
         config = OmegaConf.create({"algorithm": {"grpo_ext": options}})
-        own, batch, metrics = trainer_with(monkeypatch, store, config), store.batch(), {}
-        assert own._compute_ref_log_prob(batch, metrics) is batch
+        own = trainer_with(monkeypatch, store, config, use_reference_policy=True)
+        assert own.step(metrics, {}) is batch
         return metrics
 
     def test_means_over_the_tokens_of_the_policy(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,10 @@ def errors(folder: Path, ranks: list[Any], variants: dict[str, Any], models: dic
     return found
 
 
+OF_UPDATE: dict[str, Any] = {"worker": "ours", "of_update": True, "updates": 2}
+"""Of the first of two updates; the rows of the second have a pass before it."""
+
+
 def test_in_double_precision(tmp_path: Path) -> None:
     variants = {
         "dynamic": {},
@@ -59,6 +63,8 @@ def test_in_double_precision(tmp_path: Path) -> None:
         "checkpointing": {"gradient_checkpointing": True},
         "LoRA": {"lora_rank": 4},
         "mean of responses": {"loss": "grpo"},
+        "old log-probs of the update": OF_UPDATE,
+        "and an entropy bonus": OF_UPDATE | {"actor": {"entropy_coeff": 0.01}},
     }
     for name, found in errors(
         tmp_path,
