@@ -3,11 +3,13 @@
 python benchmarks/actor_pass.py [--pairs 3] [--json] [CASE ...]
 
 Both are verl's engine on one rank, in turns. A case is MODEL:P,R,nxG: G prompts of P tokens, n responses
-of R. An update has no optimizer's step; "-step" is a training step with two updates and a reference, in
-micro-batches of a budget. Memory is a process's peak after two steps with Adam, and what the first pass adds.
+of R. An update has no optimizer's step; "alone" is one that gives the old log-probs, over verl's two passes;
+"-step" is a training step with two updates, the first of which gives its own, and a reference. Memory is a
+process's peak after two steps with Adam, and what the first pass adds.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import tempfile
@@ -55,36 +57,35 @@ def ratios(case: str, pairs: int) -> dict[str, Any]:
                 taken[name] += [time.process_time() - started] * (pair > 0)
     verl, ours = ({name: median(each) for name, each in taken.items()} for taken in seconds)
     found = {name: ours[name] / verl[name] for name in verl}
-    found |= {
-        "all": sum(ours.values()) / sum(verl.values()),
-        "update / all": ours["update"] / sum(verl.values()),
-    }
+    alone = ours.pop("alone", math.nan)
+    every = sum(verl[name] for name in ours)
+    found |= {"all": sum(ours.values()) / every, "alone": alone / every}
     return {"verl_seconds": verl} | {name: round(each, 3) for name, each in found.items()}
 
 
 def passes_of(case: str, shared: bool, *, with_adam: bool = False) -> dict[str, Callable[[], object]]:
     name, shape = case.split(":")
     model, is_step = name.removesuffix("-step"), name.endswith("-step")
-    engine, rows, budget = (
-        make_engine(model, shared),
-        make_rows(shape),
-        MODELS[model][-1] if is_step else 2**20,
-    )
+    engine, rows = make_engine(model, shared), make_rows(shape)
+    budget = MODELS[model][-1] if is_step else 2**20
     parts = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if is_step else [rows]
+    takes_old = shared and is_step  # the first update gives the old log-probs of its rows
+    engine.compute_entropy_from_logits = torch.no_grad()(engine.compute_entropy_from_logits)
 
-    def log_probs(calculate_entropy: bool) -> None:
+    def log_probs(own: list[dict[str, Any]], calculate_entropy: bool) -> None:
         with engine.eval_mode():
-            engine.infer_batch(batch_of(rows, budget, calculate_entropy=calculate_entropy))
+            engine.infer_batch(batch_of(own, budget, calculate_entropy=calculate_entropy))
 
-    def update() -> None:
-        for part in parts:
+    def update(takes_old: bool) -> None:
+        for number, part in enumerate(parts):
             with engine.train_mode():
                 engine.optimizer_zero_grad()
                 run = engine.train_batch if with_adam else engine.forward_backward_batch
-                run(batch_of(part, budget), loss)
+                run(batch_of(part, budget, calculate_entropy=takes_old and number == 0), loss)
 
-    reference = {"reference": partial(log_probs, False)} if is_step else {}
-    return {"old_log_probs": partial(log_probs, True), **reference, "update": update}
+    more = {"reference": partial(log_probs, rows, False)} if is_step else {"alone": partial(update, shared)}
+    old = partial(log_probs, parts[-1] if takes_old else rows, True)
+    return {"old_log_probs": old, "update": partial(update, takes_old), **more}
 
 
 def peak(case: str, shared: bool) -> dict[str, int]:
