@@ -173,26 +173,17 @@ def _doctor(
     raise typer.Exit(status)
 
 
-@_iterate.command("plan")
-def _iterate_plan(config: _ConfigFile, overrides: _Overrides = None) -> None:
-    """List the rounds and what is done already; start nothing."""
+def _iterate_rounds(context: typer.Context, config: _ConfigFile, overrides: _Overrides = None) -> None:
     from grpo_verl_ext.iterate.settings import read_settings
 
     settings = read_settings(config, overrides or [])  # before verl is imported
-    from grpo_verl_ext.iterate.rounds import print_rounds
+    from grpo_verl_ext.iterate import rounds
 
-    print_rounds(settings)
+    (rounds.print_rounds if context.info_name == "plan" else rounds.run_iterate)(settings)
 
 
-@_iterate.command("run")
-def _iterate_run(config: _ConfigFile, overrides: _Overrides = None) -> None:
-    """Train all rounds; after a kill the same command resumes."""
-    from grpo_verl_ext.iterate.settings import read_settings
-
-    settings = read_settings(config, overrides or [])
-    from grpo_verl_ext.iterate.rounds import run_iterate
-
-    run_iterate(settings)
+_iterate.command("plan", help="List the rounds and what is done already; start nothing.")(_iterate_rounds)
+_iterate.command("run", help="Train all rounds; after a kill the same command resumes.")(_iterate_rounds)
 
 
 @_ablate.command("plan")

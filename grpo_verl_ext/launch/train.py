@@ -20,12 +20,9 @@ from verl.trainer import main_ppo
 from grpo_verl_ext.catalogue import ALGORITHMS
 from grpo_verl_ext.launch.values import configured, replaced, words_of
 from grpo_verl_ext.utils.console import make_console
+from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import RUNTIME_ENVIRONMENT, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, folder_of
-
-
-class _NoPluginError(RuntimeError):
-    """A process of the training would not load the plugin; the message says which, why and what to type."""
 
 
 def _inspector() -> Callable[[], str | None]:
@@ -63,15 +60,15 @@ def checked_training(preset: str, overrides: Sequence[str], *options: str) -> Di
     Ray's runtime environment keep the plugin from the workers.
     """
     if reason := _inspector()():
-        raise _NoPluginError(f"this process has no plugin for this training: {reason}")
+        raise SettingError("", None, seen=f"this process has no plugin for this training: {reason}")
     if any(word.startswith("-") for word in overrides):
         return None
     config = configured(preset, overrides, *options)
     key = f"{RUNTIME_ENVIRONMENT}.VERL_USE_EXTERNAL_PLUGINS"
     policy = str(setting(config, key, "auto")).strip().lower()
     if policy != "auto" and "grpo_verl_ext" not in (name.strip() for name in policy.split(",")):
-        valid = "auto, or a list with grpo_verl_ext. Type: the same command without it"
-        raise _NoPluginError(f"{key} is {policy}, with which no worker loads the plugin; valid is {valid}")
+        seen, fix = f"{key} is {policy}, with which no worker loads the plugin", "the same command without it"
+        raise SettingError(key, policy, seen=seen, valid="auto, or a list with grpo_verl_ext", fix=fix)
     return config
 
 

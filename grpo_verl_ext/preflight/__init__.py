@@ -59,11 +59,7 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
     except SettingError as error:
         yield Finding("silence", Severity.ERROR, error.problem)
         silenced = []
-    wrong = [] if values.NAME in silenced else list(_of_check(values.NAME, config, words))
-    yield from wrong
-    if any(each.severity is Severity.ERROR for each in wrong):
-        return
-    left_out = {*silenced, values.NAME} - {_PROBE}
+    left_out = {*silenced} - {_PROBE}
     if setting(config, "trainer.val_only") and setting(config, "trainer.val_before_train", True):
         left_out |= {"tested", "settings", "sizes", "rows", _PROBE}  # of a training that has no updates
     said, refused = set[str](), False
@@ -75,6 +71,8 @@ def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]
                 refused |= found.severity is Severity.ERROR and name != _PROBE
                 yield found
             said.add(str(found.problem))
+        if refused and name == values.NAME:
+            return
 
 
 def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
@@ -110,8 +108,10 @@ def _of_check(name: str, config: DictConfig, words: Sequence[str]) -> Iterator[F
 def _names() -> list[str]:
     of_rows = (name for name, _ in tested_values.all_needs())
     of_judge = ("gradient", "no-gradient", "cut", "ratio", "refused", "unread", _PROBE)
-    # What a replaced preset's warning reports is often the cause of a refusal.
-    return list(dict.fromkeys(("preset", *CHECKS, values.NAME, *of_rows, *ADVICE, *NOTES, *of_judge)))
+    # Before all others the check by whose errors they would end; what a replaced preset's warning reports is
+    # often the cause of a refusal.
+    names = (values.NAME, "preset", *CHECKS, *of_rows, *ADVICE, *NOTES, *of_judge)
+    return list(dict.fromkeys(names))
 
 
 def _silenced(config: DictConfig) -> list[str]:

@@ -8,7 +8,6 @@ reported.
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from math import gcd
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -37,12 +36,10 @@ _RETURNED = f"{ROLLOUT}.logprobs_mode"
 
 def _check_names(config: DictConfig) -> None:
     """Refuse names that are in no registry, and names of ours that another package took."""
-    loop, mode = setting(config, keys.AGENT_LOOP), setting(config, MODE)
-    asked: list[tuple[str, Any, Iterable[object]]] = []
-    if isinstance(loop, str) and loop.startswith(PREFIX):
+    known: dict[str, Iterable[object]] = {}
+    if str(setting(config, keys.AGENT_LOOP)).startswith(PREFIX):
         # Agent loops of a user's own are registered in a file that only the workers read.
-        own = [name for feature in features.all_features() for name in feature.agent_loops]
-        asked.append((keys.AGENT_LOOP, loop, own))
+        known[keys.AGENT_LOOP] = [name for each in features.all_features() for name in each.agent_loops]
     for kind, key, ours, registry in (
         ("advantage estimator", ESTIMATOR, ESTIMATORS, ADV_ESTIMATOR_REGISTRY),
         ("policy loss", LOSS, LOSSES, POLICY_LOSS_REGISTRY),
@@ -52,14 +49,14 @@ def _check_names(config: DictConfig) -> None:
             why = f"the {kind} of this name is that of {registry[name].__module__}, not of grpo_verl_ext"
             fix = "VERL_USE_EXTERNAL_PLUGINS=<comma-separated plugin names> python3 -m …"
             raise SettingError(key, name, why=why, valid="one package for a name", fix=fix)
-        asked.append((key, name, registry))
-    if runs_v1(config) and mode not in (*VERLS_MODES, *OUR_MODES):
+        known[key] = registry
+    if runs_v1(config) and setting(config, MODE) not in (*VERLS_MODES, *OUR_MODES):
         import verl.trainer.ppo.v1  # noqa: F401  # fills the registry; takes seconds
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
-        asked.append((MODE, mode, TRAINER_REGISTRY))
-    for key, name, registered in asked:
-        valid = [str(getattr(each, "value", each)) for each in registered]
+        known[MODE] = TRAINER_REGISTRY
+    for key, registered in known.items():
+        name, valid = setting(config, key), [str(getattr(each, "value", each)) for each in registered]
         may_be_elsewhere = key != keys.AGENT_LOOP and registers_elsewhere(config)
         if isinstance(name, str) and name not in valid and not may_be_elsewhere:
             why = "nothing of this name is registered with verl (a module of yours that registers it is "
@@ -70,17 +67,15 @@ def _check_names(config: DictConfig) -> None:
 
 def _check_preset(config: DictConfig) -> None:
     """Refuse an ``algorithm.grpo_ext.preset`` that is none of the package's, and several presets."""
-    name, valid = written(config.algorithm).get("preset"), tuple(sorted(PRESETS))
+    name = written(config.algorithm).get("preset")
     if HydraConfig.initialized():
         catalogue.check_one_preset(HydraConfig.get().overrides.task, HydraConfig.get().job.config_name, name)
     if name is None or name in PRESETS:
         return
-    if name in catalogue.FAILED:
-        why = f"this algorithm of another package could not be loaded: {catalogue.FAILED[name]}"
-        raise SettingError(PRESET, name, why=why, valid=valid, fix=_MENDED)
-    nearest = get_close_matches(str(name), PRESETS, n=1)
-    fix = Line(f"+algo={nearest[0]}" if nearest else f"~{PRESET}")
-    raise SettingError(PRESET, name, valid=valid, fix=fix)
+    nearest, lost = get_close_matches(str(name), PRESETS, n=1), catalogue.FAILED.get(name)
+    why = f"this algorithm of another package could not be loaded: {lost}" if lost else ""
+    fix = _MENDED if lost else Line(f"+algo={nearest[0]}" if nearest else f"~{PRESET}")
+    raise SettingError(PRESET, name, why=why, valid=tuple(sorted(PRESETS)), fix=fix)
 
 
 def _advise_preset(config: DictConfig) -> Iterator[Problem]:
@@ -125,19 +120,19 @@ def _check_settings(config: DictConfig) -> None:
 def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     """Warn of KL estimators whose gradient is not that of KL(π ‖ π_ref), unbiased in value or not."""
     actor, key = config.actor_rollout_ref.actor, f"{ACTOR}.kl_loss_type"
+    if not (actor.use_kl_loss and actor.kl_loss_coef):
+        return
     # The loss of the estimator's paper may have k3 and its gradient: arXiv 2402.03300, eq. 4.
     known: list[Estimator | VerlsEstimator] = [*verls.VERLS_ESTIMATORS, *ESTIMATORS.values()]
     has_k3 = any(each.kl_in_loss for each in known if each.name == config.algorithm.adv_estimator)
-    why = {
-        **dict.fromkeys(("kl", "k1"), "has mean 0: as a loss it does not hold the policy to the reference"),
-        **dict.fromkeys(
-            () if has_k3 else ("abs", "low_var_kl", "k3"),
-            "is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π), which GRPO's paper alone means",
-        ),
-    }.get(actor.kl_loss_type)
-    if why and actor.use_kl_loss and actor.kl_loss_coef:
-        fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
-        yield Problem(key, actor.kl_loss_type, fix, f"its gradient {why} (docs/algorithms/grpo.md)")
+    if actor.kl_loss_type in ("kl", "k1"):
+        why = "has mean 0: as a loss it does not hold the policy to the reference"
+    elif actor.kl_loss_type in ("abs", "low_var_kl", "k3") and not has_k3:
+        why = "is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π), which GRPO's paper alone means"
+    else:
+        return
+    fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
+    yield Problem(key, actor.kl_loss_type, fix, f"its gradient {why} (docs/algorithms/grpo.md)")
 
 
 def _correction(config: DictConfig) -> str:

@@ -25,7 +25,7 @@ from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, SECTION, setting, written
+from grpo_verl_ext.utils.keys import ACTOR, MODE, ROLLOUT, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import usage
 from grpo_verl_ext.verl_plugin.compose import nearest_line
@@ -46,12 +46,10 @@ def findings_with_verls(config: DictConfig, words: Sequence[str]) -> Iterator[Fi
     """
     found = list(preflight.findings(config, words))
     yield from found
-    refused = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR}
-    is_silenced = values.NAME in str(setting(config, f"{SECTION}.silence", ""))
-    of_values = values.wrong(config) if is_silenced else found
-    if any(each.check == values.NAME and each.severity is Severity.ERROR for each in of_values):
+    if any(each.severity is Severity.ERROR for each in values.wrong(config)):
         return
     yield from unread(config, words)
+    refused = {each.problem.key.rpartition(".")[2] for each in found if each.severity is Severity.ERROR}
     if all(type(setting(config, key)) is int for key in (*values.COUNTS, f"{ROLLOUT}.n")):
         for each in _by_verl(config):
             if not any(re.search(rf"\b{name}\b", each.problem.reason) for name in refused - {""}):

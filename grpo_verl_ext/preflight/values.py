@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError
 
 from grpo_verl_ext.proof import verls_defaults
+from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, FULLY_ASYNC, ROLLOUT, key_of, moved_key
 
@@ -32,8 +33,6 @@ _SECTION_OR_NULL = re.compile(
 """Matches sections of verl's default for which its classes or its code take null."""
 _CAUSE = re.compile(r"variable '(?P<variable>[^']+)' not found|key '(?P<key>[^']+)' not|type (?P<kind>\S+)")
 """Matches in OmegaConf's messages what an interpolation asks for."""
-_NONE = object()
-"""Stands for verl's default of a key for which it has none."""
 
 
 def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
@@ -42,22 +41,23 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     The errors would mislead or end all other checks.
     """
     typed = {key_of(word): word.partition("=")[2] for word in words}
-    given, usual = (OmegaConf.to_container(each, resolve=False) for each in (config, verls_defaults()))
-    leaves = list(_leaves(given, usual))
-    sections = [
-        (key, value)
-        for key, value, default in leaves
-        if isinstance(default, dict) and default and moved_key(key) == key and "${" not in str(value)
-        if value is not None or not _SECTION_OR_NULL.fullmatch(key)
-    ]
-    for key, value in sections:
-        line = Line(without=(key,), more=f"the same command without {key}={as_typed(value)}")
-        yield Finding(NAME, Severity.ERROR, Problem(key, value, line, valid="a section"))
-    for key, value, default in leaves if not sections else ():
+    whole: Any = [OmegaConf.to_container(each, resolve=False) for each in (config, verls_defaults())]
+    given, usual = (dict(leaves(each)) for each in whole)
+    sections = {key[: dot.start()] for key in usual for dot in re.finditer(r"\.", key)}
+    given = {key: value for key, value in given.items() if value not in ("???", {})}  # which are no values
+    broken = False
+    for key in [key for key in given if key in sections and moved_key(key) == key]:
+        value = given[key]
+        if "${" not in str(value) and not (value is None and _SECTION_OR_NULL.fullmatch(key)):
+            broken = True
+            line = Line(without=(key,), more=f"the same command without {key}={as_typed(value)}")
+            yield Finding(NAME, Severity.ERROR, Problem(key, value, line, valid="a section"))
+    for key, value in given.items() if not broken else ():
+        default = usual.get(key, ...)
         if "${" in str(value):
             for problem in _interpolated(config, key, value, default):
                 yield Finding(NAME, Severity.ERROR, problem)
-        elif default is not _NONE and value != default and key != f"{ROLLOUT}.n":  # of which a row speaks
+        elif key in usual and value != default and key != f"{ROLLOUT}.n":  # of which a row speaks
             line = Line(f"{key}={as_typed(default)}")
             # verl's scripts of fully async training set 0 prompts.
             is_unused = key == "data.train_batch_size" and FULLY_ASYNC in config
@@ -70,16 +70,6 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
             elif key in _BOUNDS and type(value) in (int, float) and "_" in (text := typed.get(key, "")):
                 why = f"the command has {text}: Hydra leaves out an underscore between digits"
                 yield Finding(NAME, Severity.WARNING, Problem(key, value, Line(f'{key}="{text}"'), why))
-
-
-def _leaves(given: Any, usual: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield each key with its value as written, and verl's default or `_NONE`."""
-    for name, value in given.items():
-        default = usual.get(name, _NONE) if isinstance(usual, dict) else _NONE
-        if isinstance(value, dict):
-            yield from _leaves(value, default, f"{prefix}{name}.")
-        elif value != "???":  # which OmegaConf takes for no value
-            yield f"{prefix}{name}", value, default
 
 
 def _interpolated(config: DictConfig, key: str, written: Any, usual: Any) -> Iterator[Problem]:

@@ -75,6 +75,11 @@ def test_a_value_that_verl_cannot_use_is_one_error(word: str) -> None:
     assert said in str(finding.problem)
 
 
+def test_no_other_check_speaks_of_what_such_a_value_ends() -> None:
+    words = with_word("trainer=null")
+    assert [each.check for each in preflight.findings(composed(words), words)] == [values.NAME]
+
+
 @pytest.mark.parametrize("section", ["data", "distillation"])
 def test_a_section_of_several_files_that_is_null(section: str) -> None:
     """Hydra itself refuses it, with a traceback."""
@@ -105,6 +110,7 @@ def test_a_number_that_is_seldom_meant_is_a_warning(word: str, line: str) -> Non
         *(f"{BOUNDS}=0.5_5.0", f'{BOUNDS}="0.5_2"', f"{BOUNDS}=2", f"{EPOCHS}=1_0", f"{EPOCHS}=???"),
         *(f"{ENABLE}='${{oc.decode:${{oc.env:OFF,false}}}}'", f"{BATCH}='${{oc.decode:${{oc.env:EIGHT}}}}'"),
         *(f"{ACTOR}.kl_loss_coef=0", f"{ACTOR}.optim.lr=1e-6", f"{ACTOR}.loss_scale_factor=1.5"),
+        "+mine.seed=${oc.env:EIGHT}",  # no key of verl's
         *(f"{ACTOR}.clip_ratio_c=null", "actor_rollout_ref.rollout.top_k=-1", "data.seed=1"),
         *("algorithm.filter_groups=null", "algorithm.rollout_correction=null", "data.custom_cls.path=null"),
         *("trainer.experiment_name=${oc.env:EIGHT}", "reward.reward_manager.module=null"),
