@@ -25,7 +25,7 @@ Refuse = Callable[[DictConfig], object]
 Advise = Callable[[DictConfig], Iterator[Problem]]
 """A check that yields warnings and refuses nothing."""
 
-_FOLDERS = ("mini_batch", "reference", "measure", "stored", "rewards", "shared_prompts", "cpu")
+_FOLDERS = ("reference", "measure", "stored", "rewards", "shared_prompts", "cpu")
 """Folders of features, in the order of their checks; loaded when they are asked for."""
 FAILED: dict[str, str] = {}
 """Features of other packages that could not be loaded → why."""

@@ -1,14 +1,28 @@
-"""The record of the feature ``shared_prompts``: what it was tested with, and the models that it refuses."""
+"""The records of passes that compute only what the loss reads: what was tested, and refused models."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_verl_ext.catalogue import ON_FSDP2
-from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Off, Same, Trainer, refused
+from grpo_verl_ext import catalogue
+from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES, GroupLoss
+from grpo_verl_ext.catalogue.gvpo import ANCHOR
+from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Null, Off, Same, Trainer, refused
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import ACTOR, DISTILLATION, MODEL, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import (
+    ACTOR,
+    BYPASS,
+    CORRECTION,
+    DISTILLATION,
+    ESTIMATOR,
+    LOSS,
+    MODEL,
+    POLICY_LOSS,
+    ROLLOUT,
+    SECTION,
+    setting,
+)
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import local_folder
@@ -18,9 +32,9 @@ _MODEL = MODEL.removesuffix(".path")
 _N = f"{ROLLOUT}.n"
 _LENGTHS = ("data.max_prompt_length", "data.max_response_length")
 _OFF = Line(f"{_KEY}=false")
+_OLD = f"{SECTION}.old_log_probs_from_update"
+_EARLY = "reads old log-probs before the update has made them"
 _PACKED = "lays out the tokens of a pass otherwise"
-
-
 _MEASURED = {(100, 16, 8): 0.26, (24, 8, 4): 0.44, (150, 150, 8): 0.51, (6, 10, 4): 0.72}
 """Tokens of a prompt and of a response, responses → seconds of an actor's passes over those of verl's."""
 
@@ -120,4 +134,52 @@ _SHARED_PROMPTS = Feature(
     checks={"shared-prompts-model": _refuse_model},
     notes={"shared-prompts-off": _advise},
     worker=f"{__package__}.engine:SharedPromptsWorkerMixin",
+)
+
+
+def _has_no_statistic(_: object, config: DictConfig) -> bool:
+    loss = catalogue.loss_of(config)
+    return loss is None or loss.needs is None or isinstance(loss, GroupLoss)
+
+
+_OLD_LOG_PROBS = Feature(
+    name="old-log-probs",
+    used=If(_OLD),
+    requires=refused(
+        Trainer(("grpo_ext_sync",), "computes old log-probs of its own, or may train on other policies'"),
+        In(
+            f"{ACTOR}.strategy",
+            STATISTIC_ENGINES,
+            "was not tested",
+            line=Line(*ON_FSDP2),
+        ),
+        Off(BYPASS, "takes the rollout's log-probs, and no pass for them either"),
+        *(Null(f"{CORRECTION}.{name}", _EARLY) for name in ("rollout_is", "rollout_rs")),
+        Off("algorithm.use_kl_in_reward", _EARLY),
+        In(
+            ESTIMATOR,
+            (None,),
+            _EARLY,
+            test=lambda value, _: not str(value).endswith("optimal_token_baseline"),
+            words="without optimal_token_baseline",
+            line=Line(f"{_OLD}=false"),
+        ),
+        In(
+            LOSS,
+            ("vanilla",),
+            _EARLY,
+            test=_has_no_statistic,
+            words="without a statistic",
+            line=Line(f"{_OLD}=false"),
+        ),
+        In(f"{POLICY_LOSS}.gvpo_terms", ("all", None), _EARLY),
+        In(ANCHOR, ("old", None), _EARLY, line=Line(f"~{ANCHOR}")),
+        Off(f"{SECTION}.stored_responses.share", _EARLY),
+        In(f"{ACTOR}.ppo_epochs", (1,), "uses the rows again after the policy has moved"),
+        Off(f"{ACTOR}.shuffle", "leaves open which rows the first update has"),
+        Off(f"{ACTOR}.calculate_sum_pi_squared", "is computed in the pass that is left out"),
+        In(f"{ROLLOUT}.calculate_log_probs", (True,), "leaves no log-probs until the update has made them"),
+        In("trainer.critic_warmup", (0,), "has steps without an update of the actor"),
+    ),
+    trainer="grpo_verl_ext.verl_plugin.mini_batch.trainer:OldLogProbsMixin",
 )
