@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.utils.documents import DocumentError, parse_json
 from grpo_verl_ext.utils.files import appearing, locked, sha256
 
 _MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
@@ -95,12 +94,12 @@ class PreparedFolder:
         if not self.path.is_dir():
             raise self._unusable()
         try:
-            manifest = parse_json((self.path / _MANIFEST).read_bytes(), dict[str, Any])
+            manifest = json.loads((self.path / _MANIFEST).read_bytes())
         except FileNotFoundError as error:
             raise self._unusable(_MANIFEST, "it is missing") from error
-        except (DocumentError, OSError) as error:
+        except (ValueError, RecursionError, OSError) as error:
             raise self._unusable(_MANIFEST, f"it is not a manifest ({error})") from error
-        digests = manifest.get("sha256")
+        digests = manifest.get("sha256") if isinstance(manifest, dict) else None
         if not isinstance(digests, dict) or not digests:
             raise self._unusable(_MANIFEST, "it is not a manifest (it has no sha256 for each file)")
         if manifest.get("format") != self.format:
@@ -115,7 +114,7 @@ class PreparedFolder:
         if settings is not None and manifest.get("settings") != settings:
             why = f"it was made with other settings ({manifest.get('settings')}) than these ({settings})"
             raise self._unusable(_MANIFEST, why)
-        return manifest
+        return dict(manifest)
 
     def _unusable(self, name: str = "", why: str = "") -> PreparedFolderError:
         """Return the error of a file that cannot be used, or without a name that of a missing folder."""
