@@ -63,7 +63,14 @@ class Rollout:
     rollout_is_weights: Tensor | None = None
 
     @classmethod
-    def synthetic(cls, bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> "Rollout":
+    def synthetic(
+        cls,
+        bounds: Iterable[float] = (),
+        num_rewards: int = 2,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+    ) -> "Rollout":
         """Draw a rollout in float64, the same one for a seed, with lengths, groups and masks of all seeds.
 
         ``bounds`` are numbers in the configuration at which a loss may clip, truncate or mask.
@@ -100,17 +107,13 @@ class Rollout:
         prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         of_anchor = (old * given).sum(-1) + normal(len(lengths))
         tensors = {name: values * given for name, values in columns.items()}
-        return cls(prompt, lengths, mask, rewards=rewards, of_anchor=of_anchor, **tensors)
+        tensors |= {"rewards": rewards, "of_anchor": of_anchor}
+        return cls(prompt, lengths, mask, **{name: values.to(dtype) for name, values in tensors.items()})
 
     @property
     def given(self) -> Tensor:
         """Which positions are tokens of a response: (B, T) bool."""
         return torch.arange(self.log_prob.shape[1]) < torch.tensor(self.lengths).unsqueeze(-1)
-
-    @property
-    def prompts(self) -> list[str]:
-        """The prompt id of each row, as verl's ``uid``."""
-        return [f"prompt{number}" for number in self.prompt.tolist()]
 
     @property
     def scores(self) -> Tensor:
@@ -130,12 +133,6 @@ class Rollout:
     def tokens(self) -> compute.Tokens:
         """What a loss gets of the responses."""
         return compute.Tokens(self.log_prob, self.old_log_prob, self.advantages, self.response_mask)
-
-    def to(self, dtype: torch.dtype) -> "Rollout":
-        """Return the same with other floating-point numbers."""
-        tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
-        changed: dict[str, Any] = {name: x.to(dtype) for name, x in tensors.items() if x.is_floating_point()}
-        return replace(self, **changed)
 
     def cut(self, split: str, dp_size: int) -> list[list[list[int]]]:
         """Return the micro-batches of each rank by one of `SPLITS`; rows go to ranks in turn, as by verl."""
@@ -158,9 +155,7 @@ class Rollout:
             ranks.append([[rows[each] for each in part] for part in parts[split]])
         return ranks
 
-    def micro_batch(
-        self, rows: list[int], dp_size: int, *, with_entropy: bool = False
-    ) -> tuple[dict[str, Tensor], TensorDict]:
+    def micro_batch(self, rows: list[int], dp_size: int) -> tuple[dict[str, Tensor], TensorDict]:
         """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
         columns = {
             "responses": torch.zeros_like(self.response_mask),
@@ -177,7 +172,7 @@ class Rollout:
         data = TensorDict(fields, batch_size=len(rows))
         counts = {"batch_num_tokens": int(self.response_mask.sum()), "global_batch_size": len(self.lengths)}
         tu.assign_non_tensor(data, dp_size=dp_size, **counts)
-        outputs = {"log_probs": self.log_prob} | ({"entropy": self.entropy} if with_entropy else {})
+        outputs = {"log_probs": self.log_prob, "entropy": self.entropy}
         around = (_PROMPT_LENGTH - 1, 1)  # the last position of the prompt is about the first token
         whole = [_PROMPT_LENGTH + length for length in lengths]
         return {name: _jagged(pad(x, around)[rows], whole) for name, x in outputs.items()}, data
@@ -200,7 +195,7 @@ class Rollout:
             alpha = alpha_of(actor.policy_loss)
             groups = compute.group_rows(self.tokens, self.prompt, statistic, alpha, self.of_anchor)
         for numbers in itertools.chain(*ranks):
-            output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
+            output, data = rows.micro_batch(numbers, len(ranks))
             width = max(rows.lengths[number] for number in numbers)
             told: dict[str, Any] = {} if statistic is None else {"statistic": statistic[numbers, :width]}
             if groups:

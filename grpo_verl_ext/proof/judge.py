@@ -212,10 +212,11 @@ def unread(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     own = of_probe(config)
     trials = {key: changed(own, {key: value}) for key, value in _set_by(words, own, verls_defaults())}
     rollout = rollout_for(own, *trials.values())
-    found = _quietly(own, rollout) if trials else None  # `judgements` reports why there is nothing
-    for key, trial in trials.items() if found is not None else ():
-        without = None if setting(trial, key) == setting(own, key) else _quietly(trial, rollout)
-        if found is not None and without is not None and not _distance(found, without):
+    found = _quietly(own, rollout) if trials else None
+    if found is None:  # `judgements` reports why
+        return
+    for key, trial in trials.items():
+        if setting(trial, key) != setting(own, key) and not _distance(_quietly(trial, rollout), found):
             why = "it changes nothing of what is trained, on the probe's batch"
             fix = Line(without=(key,), more=f"the same command without {key}")
             yield Finding("unread", Severity.NOTE, Problem(key, setting(config, key), fix, why))
@@ -247,11 +248,9 @@ def presets_on_this_verl() -> Iterator[tuple[str, float]]:
     for name, preset in PRESETS.items():
         config = changed(own, preset.leaves)
         rollout = rollout_for(config)
-        try:
-            training = Training(config)
-            found = _weights(training, rollout)
-        except Exception:  # noqa: BLE001  # then this verl has no gradient for it
+        found = _quietly(config, rollout)
+        if found is None:  # then this verl has no gradient for it
             yield name, math.inf
             continue
-        promise = _weights(training, rollout, ALGORITHMS[name])
+        promise = _weights(Training(config), rollout, ALGORITHMS[name])
         yield name, _distance(found, promise) if _are_right(promise) else math.nan
