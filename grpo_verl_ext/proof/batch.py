@@ -169,9 +169,8 @@ class Rollout:
         fields = {name: _jagged(x[rows], lengths) for name, x in columns.items() if x is not None}
         prompts = torch.zeros(len(rows), _PROMPT_LENGTH, dtype=torch.int64)
         fields["prompts"] = _jagged(prompts, [_PROMPT_LENGTH] * len(rows))
-        data = TensorDict(fields, batch_size=len(rows))
         counts = {"batch_num_tokens": int(self.response_mask.sum()), "global_batch_size": len(self.lengths)}
-        tu.assign_non_tensor(data, dp_size=dp_size, **counts)
+        data = tu.get_tensordict(fields, counts | {"dp_size": dp_size})
         outputs = {"log_probs": self.log_prob, "entropy": self.entropy}
         around = (_PROMPT_LENGTH - 1, 1)  # the last position of the prompt is about the first token
         whole = [_PROMPT_LENGTH + length for length in lengths]
@@ -212,9 +211,8 @@ class Rollout:
 
 def _jagged(values: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the beginnings of rows as a nested tensor."""
-    ends = torch.tensor(lengths)
-    x = values[torch.arange(values.shape[1]) < ends.unsqueeze(-1)]
-    return torch.nested.nested_tensor_from_jagged(x, pad(ends.cumsum(0), (1, 0)), max_seqlen=max(lengths))
+    rows = [row[:length] for row, length in zip(values, lengths, strict=True)]
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:

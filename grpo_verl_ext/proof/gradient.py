@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
-from tensordict import TensorDict
 from torch import Tensor
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_kl_controller
@@ -112,10 +110,7 @@ class Training:
         }
         others = dict(zip(self._rewards or (), rollout.rewards.T.tolist(), strict=False))
         others["uid"] = [f"prompt{number}" for number in rollout.prompt.tolist()]
-        data = DataProto(
-            batch=TensorDict(columns, batch_size=len(rollout.lengths)),
-            non_tensor_batch={name: np.array(values, dtype=object) for name, values in others.items()},
-        )
+        data = DataProto.from_dict(columns, others)
         if self.algorithm.use_kl_in_reward:
             controller = get_kl_controller(self.algorithm.kl_ctrl)
             data, _ = apply_kl_penalty(data, kl_ctrl=controller, kl_penalty=self.algorithm.kl_penalty)
