@@ -202,11 +202,9 @@ class Rollout:
                 told["groups"] = type(groups)(*own)
             with wire.passing(**told):
                 part, _ = ppo_loss(actor, output, data)
-            if part.requires_grad:
-                (part / len(ranks)).backward()
-            value += part.detach() / len(ranks)
-        gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in (log_prob, entropy)]
-        return value, torch.stack(gradients)
+            value = value + part / len(ranks)
+        both = torch.autograd.grad(value, (log_prob, entropy), allow_unused=True, materialize_grads=True)
+        return value.detach(), torch.stack(both)
 
 
 def _jagged(values: Tensor, lengths: Sequence[int]) -> Tensor:
