@@ -41,7 +41,8 @@ def main() -> None:
         axes.title.set_size("medium")
     figure.axes[1].legend(frameon=False)
     figure.axes[-1].axhline(0, color="gray", linewidth=0.8)
-    plotting.save_figure(figure, Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
+    file.write_bytes(plotting.drawn(figure, file.suffix[1:]))
 
 
 if __name__ == "__main__":

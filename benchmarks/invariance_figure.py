@@ -59,7 +59,8 @@ def main() -> None:
     for owner, own in errors.items():
         for name, error in own.items():
             print(f"{owner} {name:35} {error:.1e} %")
-    plotting.save_figure(draw(errors), Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
+    file.write_bytes(plotting.drawn(draw(errors), file.suffix[1:]))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from transformers import AutoTokenizer
 from grpo_verl_ext.proof.batch import Rollout
 from grpo_verl_ext.proof.gradient import Training
 from grpo_verl_ext.runs.verl_run import CorruptFileError, read_dump
+from grpo_verl_ext.utils import plotting
 from grpo_verl_ext.utils.console import one_message
-from grpo_verl_ext.utils.plotting import looks, save_figure
 from grpo_verl_ext.verl_plugin.compose import composed
 
 BINS = 5
@@ -152,7 +152,7 @@ def drawn(bins: Sequence[Bin], presets: Sequence[str]) -> Figure:
         lengths = [each.mean_length for each in chosen]
         for number, preset in enumerate(presets):
             weights = [each.weights[preset] for each in chosen]
-            axes.plot(lengths, weights, **looks(number), label=preset)
+            axes.plot(lengths, weights, **plotting.looks(number), label=preset)
         axes.axhline(1, color="0.6", linewidth=1, zorder=0)
         axes.grid(alpha=0.3)
         axes.set(xlabel="length of the response, tokens")
@@ -187,7 +187,8 @@ def main() -> None:
                 f"{rewards.unique().tolist()}. Type: --right-above <a number between them>"
             )
         bins = bins_of(steps, given.algos, given.right_above)
-        save_figure(drawn(bins, given.algos), given.out)
+        figure = drawn(bins, given.algos)
+        given.out.write_bytes(plotting.drawn(figure, given.out.suffix[1:]))
     for each in bins:
         weights = ", ".join(f"{name} {weight:.2f}" for name, weight in each.weights.items())
         print(f"{'right' if each.is_right else 'wrong'}, {each.shortest} to {each.longest} tokens: {weights}")

@@ -45,7 +45,6 @@ def make(folder: Path, *, seed: int) -> None:
             examples,
             WarmStart(seed, start=START),
             max_response_tokens=MAX_RESPONSE_TOKENS,
-            on_step=lambda *_: None,
             template=TEMPLATE,
         )
     print(f"{found['probability']:.3f} after {found['steps']} steps: {folder}")

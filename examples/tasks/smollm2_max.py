@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -82,13 +81,11 @@ def prepare_smollm2_max(
     folder: Path,
     *,
     force: bool,
-    on_step: Callable[[int, int], None] = lambda *_: None,
 ) -> PreparedOutcome:
     """Make ``folder`` with training and test data and the warm-started model, or do nothing if it is there.
 
     Args:
         source: folder of the converted model (`smollm2_model.prepare_smollm2`).
-        on_step: called with the steps done and the steps in all, after each step of the warm start.
 
     Raises:
         PreparedFolderError: ``source`` is missing or changed, the warm start did not get as far as it should
@@ -113,7 +110,6 @@ def prepare_smollm2_max(
             examples,
             settings,
             max_response_tokens=MAX_RESPONSE_TOKENS,
-            on_step=on_step,
         )
         return {"found": {"train": len(train), "test": len(test), **started}}
 

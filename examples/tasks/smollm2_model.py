@@ -178,7 +178,6 @@ def write_warm_started(
     settings: WarmStart,
     *,
     max_response_tokens: int,
-    on_step: Callable[[int, int], None],
     template: str = _TEMPLATE,
 ) -> dict[str, Any]:
     """Write the warm-started model with the chat template under which it has learned.
@@ -186,7 +185,6 @@ def write_warm_started(
     Args:
         source: folder of the converted model.
         examples: questions with their answers.
-        on_step: called with the steps done and the steps in all, after each.
         template: the chat template; the default leaves a message as it is.
 
     Returns:
@@ -204,7 +202,7 @@ def write_warm_started(
     tokenizer.chat_template = template
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     encoded = partial(encode, tokenizer, max_response_tokens=max_response_tokens)
-    found = _warm_start(model, encoded, examples, settings, on_step)
+    found = _warm_start(model, encoded, examples, settings)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     for name in ("LICENSE", "SOURCE.md"):
@@ -220,7 +218,6 @@ def _warm_start(
     encoded: Callable[[list[tuple[str, str]]], Part],
     examples: list[tuple[str, str]],
     settings: WarmStart,
-    on_step: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Train ``model`` in place until it answers right as often as it should."""
     from grpo_verl_ext.tasks.causal_lm import train_model
@@ -244,13 +241,7 @@ def _warm_start(
             yield parts_of_a_batch()
         is_far_enough(settings.steps)
 
-    train_model(
-        model,
-        batches(),
-        steps=settings.steps,
-        learning_rate=settings.learning_rate,
-        on_step=lambda done: on_step(done, settings.steps),
-    )
+    train_model(model, batches(), steps=settings.steps, learning_rate=settings.learning_rate)
     if found["probability"] < settings.start:
         raise PreparedFolderError(
             f"after {found['steps']} steps of the warm start the right answer has a probability of "

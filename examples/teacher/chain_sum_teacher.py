@@ -86,7 +86,7 @@ def build_llama(settings: TaskSettings, tokenizer: Any, *, seed: int) -> LlamaFo
 def make(folder: Path, tokenizer: Any, model: Any, task: TaskSettings, *, seed: int) -> float:
     """Train the teacher and return its share of right answers, sampled at temperature 1."""
     settings = replace(task, slip_steps=0)
-    warm_start(model, tokenizer, settings, seed=seed, on_step=lambda _: None)
+    warm_start(model, tokenizer, settings, seed=seed)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
     test = prepare_chain_sum(seed, settings=task).folder / TEST

@@ -10,7 +10,7 @@ import json
 import random
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -153,10 +153,6 @@ class IterateManifest(Document):
         return manifest
 
 
-_Part = Callable[[Round, DictConfig, Rule], dict[str, Any]]
-"""Arguments: the round, verl's configuration of round 1, the function that labels responses."""
-
-
 def _train_policy(this: Round, _config: DictConfig, _rule: Rule) -> dict[str, Any]:
     """Run verl's trainer for M steps from the policy of the round before, which is also the reference."""
     run = this.run()
@@ -214,28 +210,24 @@ def _train_model(this: Round, config: DictConfig, _rule: Rule) -> dict[str, Any]
             start = this.reward_model_before or config.actor_rollout_ref.model.path
             files = {"train": this.mixture, "held_out": this.held_out_pairs, "target": target, "start": start}
             asked = {"seed": this.seed, "trainer": reward.trainer, "steps": reward.step_label is not None}
-            job = {**{name: str(file) for name, file in files.items()}, **asked}
             file = this.folder / "reward_training.json"
-            write_whole(file, json.dumps(job, indent=2) + "\n")
+            write_whole(file, json.dumps(files | asked, indent=2, default=str) + "\n")
             command = [*(reward.launcher or (sys.executable, "-m")), reward_training.__name__, str(file)]
             run_logged(command, file.with_suffix(".log"))
     return dict(json.loads((model / "results.json").read_text()))
 
 
-PARTS: dict[str, _Part] = {"policy": _train_policy, "pairs": _collect_pairs, "reward_model": _train_model}
-"""What each round does, in order."""
+PARTS: dict[str, Callable[[Round, DictConfig, Rule], dict[str, Any]]] = {
+    "policy": _train_policy,
+    "pairs": _collect_pairs,
+    "reward_model": _train_model,
+}
+"""What each round does, in order, with verl's configuration of round 1 and the rule that labels responses."""
 
 
-def run_rounds(
-    settings: IterateSettings,
-    config: DictConfig,
-    rule: Rule,
-    say: Callable[[Round, str], None],
-    parts: Mapping[str, _Part] = PARTS,
-) -> IterateManifest:
-    """Run all parts of all rounds that are not done yet, after ``say`` of each, and return the manifest."""
-    folder = Path(settings.folder)
-    folder.mkdir(parents=True, exist_ok=True)
+def run_rounds(settings: IterateSettings, config: DictConfig, rule: Rule) -> IterateManifest:
+    """Run all parts of all rounds that are not done yet, print the name of each, and return the manifest."""
+    console, folder = make_console(), Path(settings.folder)
     with alone_in(folder, IterateError):
         manifest = IterateManifest.read(folder, asdict(settings))
         for number in range(1, settings.rounds + 1):
@@ -247,10 +239,10 @@ def run_rounds(
             record = manifest.rounds[number - 1]
             changed = {key: value for key, value in now.items() if value != getattr(record, key)}
             # without a part first: the settings of a round that is killed are known when it is resumed
-            for name in (None, *parts):
+            for name in (None, *PARTS):
                 if name is not None and name not in record.parts:
-                    say(this, name)
-                    record.parts[name] = parts[name](this, config, rule) | changed
+                    console.print(f"round {number}: {name}; {this.folder} has the output")
+                    record.parts[name] = PARTS[name](this, config, rule) | changed
                 text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n"
                 write_whole(folder / _MANIFEST, text)
     return manifest
@@ -276,8 +268,7 @@ def run_iterate(settings: IterateSettings) -> None:
     prepare_missing(own_task(config))
     rule = checked_rule(settings, config)
     console.print(Round(settings, 1).run().ray.words)
-    say = "round {0.number}: {1}; {0.folder} has the output".format
-    done = run_rounds(settings, config, rule, lambda *part: console.print(say(*part))).rounds
+    done = run_rounds(settings, config, rule).rounds
     table = pandas.json_normalize([record.parts for record in done]).T
     names = [f"round {record.round}" for record in done]
     console.print(table.to_string(header=names, float_format="{:.3f}".format, na_rep="–"))

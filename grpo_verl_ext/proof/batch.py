@@ -63,7 +63,14 @@ class Rollout:
     rollout_is_weights: Tensor | None = None
 
     @classmethod
-    def synthetic(cls, bounds: Iterable[float] = (), num_rewards: int = 2, seed: int = 0) -> "Rollout":
+    def synthetic(
+        cls,
+        bounds: Iterable[float] = (),
+        num_rewards: int = 2,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+    ) -> "Rollout":
         """Draw a rollout in float64, the same one for a seed, with lengths, groups and masks of all seeds.
 
         ``bounds`` are numbers in the configuration at which a loss may clip, truncate or mask.
@@ -100,17 +107,13 @@ class Rollout:
         prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         of_anchor = (old * given).sum(-1) + normal(len(lengths))
         tensors = {name: values * given for name, values in columns.items()}
-        return cls(prompt, lengths, mask, rewards=rewards, of_anchor=of_anchor, **tensors)
+        tensors |= {"rewards": rewards, "of_anchor": of_anchor}
+        return cls(prompt, lengths, mask, **{name: values.to(dtype) for name, values in tensors.items()})
 
     @property
     def given(self) -> Tensor:
         """Which positions are tokens of a response: (B, T) bool."""
         return torch.arange(self.log_prob.shape[1]) < torch.tensor(self.lengths).unsqueeze(-1)
-
-    @property
-    def prompts(self) -> list[str]:
-        """The prompt id of each row, as verl's ``uid``."""
-        return [f"prompt{number}" for number in self.prompt.tolist()]
 
     @property
     def scores(self) -> Tensor:
@@ -130,12 +133,6 @@ class Rollout:
     def tokens(self) -> compute.Tokens:
         """What a loss gets of the responses."""
         return compute.Tokens(self.log_prob, self.old_log_prob, self.advantages, self.response_mask)
-
-    def to(self, dtype: torch.dtype) -> "Rollout":
-        """Return the same with other floating-point numbers."""
-        tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
-        changed: dict[str, Any] = {name: x.to(dtype) for name, x in tensors.items() if x.is_floating_point()}
-        return replace(self, **changed)
 
     def cut(self, split: str, dp_size: int) -> list[list[list[int]]]:
         """Return the micro-batches of each rank by one of `SPLITS`; rows go to ranks in turn, as by verl."""
@@ -158,9 +155,7 @@ class Rollout:
             ranks.append([[rows[each] for each in part] for part in parts[split]])
         return ranks
 
-    def micro_batch(
-        self, rows: list[int], dp_size: int, *, with_entropy: bool = False
-    ) -> tuple[dict[str, Tensor], TensorDict]:
+    def micro_batch(self, rows: list[int], dp_size: int) -> tuple[dict[str, Tensor], TensorDict]:
         """Return (model output, data) of some rows, nested as verl's engine passes them to ``ppo_loss``."""
         columns = {
             "responses": torch.zeros_like(self.response_mask),
@@ -174,10 +169,9 @@ class Rollout:
         fields = {name: _jagged(x[rows], lengths) for name, x in columns.items() if x is not None}
         prompts = torch.zeros(len(rows), _PROMPT_LENGTH, dtype=torch.int64)
         fields["prompts"] = _jagged(prompts, [_PROMPT_LENGTH] * len(rows))
-        data = TensorDict(fields, batch_size=len(rows))
         counts = {"batch_num_tokens": int(self.response_mask.sum()), "global_batch_size": len(self.lengths)}
-        tu.assign_non_tensor(data, dp_size=dp_size, **counts)
-        outputs = {"log_probs": self.log_prob} | ({"entropy": self.entropy} if with_entropy else {})
+        data = tu.get_tensordict(fields, counts | {"dp_size": dp_size})
+        outputs = {"log_probs": self.log_prob, "entropy": self.entropy}
         around = (_PROMPT_LENGTH - 1, 1)  # the last position of the prompt is about the first token
         whole = [_PROMPT_LENGTH + length for length in lengths]
         return {name: _jagged(pad(x, around)[rows], whole) for name, x in outputs.items()}, data
@@ -200,7 +194,7 @@ class Rollout:
             alpha = alpha_of(actor.policy_loss)
             groups = compute.group_rows(self.tokens, self.prompt, statistic, alpha, self.of_anchor)
         for numbers in itertools.chain(*ranks):
-            output, data = rows.micro_batch(numbers, len(ranks), with_entropy=actor.entropy_coeff != 0)
+            output, data = rows.micro_batch(numbers, len(ranks))
             width = max(rows.lengths[number] for number in numbers)
             told: dict[str, Any] = {} if statistic is None else {"statistic": statistic[numbers, :width]}
             if groups:
@@ -208,18 +202,15 @@ class Rollout:
                 told["groups"] = type(groups)(*own)
             with wire.passing(**told):
                 part, _ = ppo_loss(actor, output, data)
-            if part.requires_grad:
-                (part / len(ranks)).backward()
-            value += part.detach() / len(ranks)
-        gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in (log_prob, entropy)]
-        return value, torch.stack(gradients)
+            value = value + part / len(ranks)
+        both = torch.autograd.grad(value, (log_prob, entropy), allow_unused=True, materialize_grads=True)
+        return value.detach(), torch.stack(both)
 
 
 def _jagged(values: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the beginnings of rows as a nested tensor."""
-    ends = torch.tensor(lengths)
-    x = values[torch.arange(values.shape[1]) < ends.unsqueeze(-1)]
-    return torch.nested.nested_tensor_from_jagged(x, pad(ends.cumsum(0), (1, 0)), max_seqlen=max(lengths))
+    rows = [row[:length] for row, length in zip(values, lengths, strict=True)]
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
 def _beside(bound: float) -> Iterator[tuple[float, float]]:

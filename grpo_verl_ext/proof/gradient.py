@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
-from tensordict import TensorDict
 from torch import Tensor
 from verl import DataProto
 from verl.trainer.ppo.core_algos import get_kl_controller
@@ -111,11 +109,8 @@ class Training:
             "sum_pi_squared": torch.full_like(rollout.log_prob, 0.3),
         }
         others = dict(zip(self._rewards or (), rollout.rewards.T.tolist(), strict=False))
-        others["uid"] = rollout.prompts
-        data = DataProto(
-            batch=TensorDict(columns, batch_size=len(rollout.lengths)),
-            non_tensor_batch={name: np.array(values, dtype=object) for name, values in others.items()},
-        )
+        others["uid"] = [f"prompt{number}" for number in rollout.prompt.tolist()]
+        data = DataProto.from_dict(columns, others)
         if self.algorithm.use_kl_in_reward:
             controller = get_kl_controller(self.algorithm.kl_ctrl)
             data, _ = apply_kl_penalty(data, kl_ctrl=controller, kl_penalty=self.algorithm.kl_penalty)
@@ -127,8 +122,9 @@ class Training:
     def rows(self, rollout: Rollout) -> Rollout:
         """Return a rollout with what the loss gets: beside the above, advantages."""
         rows, data = self.scored(rollout)
+        prompts = data.non_tensor_batch["uid"]
         told: dict[str, Any] = {
-            "row_keys": [f"{prompt}_{row}_0" for row, prompt in enumerate(rows.prompts)],
+            "row_keys": [f"{prompt}_{row}_0" for row, prompt in enumerate(prompts)],
             "steps": rows.steps,
             "several_rewards": rows.rewards[:, : len(self._rewards or (1, 2))],
         }
@@ -142,7 +138,7 @@ class Training:
             return replace(rows, of_anchor=None)
         _, fields = rows.micro_batch([*range(len(rows.lengths))], dp_size=1)
         fields = {self._anchor: rows.of_anchor} | dict(fields.items())
-        targets = anchored_targets(fields, rows.prompts, self._anchor, self.actor.policy_loss)
+        targets = anchored_targets(fields, prompts, self._anchor, self.actor.policy_loss)
         advantages = torch.zeros_like(rows.log_prob).masked_scatter(rows.given, targets)
         if self._anchor == wire.Field.REF_LOG_PROB:
             rows = replace(rows, of_anchor=sequence_sums(rows.ref_log_prob, rows.response_mask))

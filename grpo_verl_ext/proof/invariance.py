@@ -138,7 +138,7 @@ def measure(
     if not (cases and dtypes and dp_sizes):
         raise ValueError(f"nothing to measure: {len(cases)} losses, dtypes {dtypes}, ranks {dp_sizes}")
     for dtype, case in itertools.product(dtypes, cases):
-        rollout = Rollout.synthetic(seed=seed).to(dtype)
+        rollout = Rollout.synthetic(seed=seed, dtype=dtype)
         alone = training_of(case, use_kl_loss=False, entropy_coeff=0)
         training = training_of(case, use_kl_loss=True, kl_loss_coef=0.04, entropy_coeff=0.01)
         is_constant = not alone.weights(alone.rows(rollout)).any()

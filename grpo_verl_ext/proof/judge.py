@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.utils.import_utils import import_external_libs
 
 from grpo_verl_ext import catalogue
@@ -97,13 +97,11 @@ class _Probe:
 def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     """Yield the findings about what would be trained, without notes."""
     import_external_libs(setting(config, "actor_rollout_ref.model.external_lib"))  # as the workers do
-    estimators = [str(getattr(each, "value", each)) for each in ADV_ESTIMATOR_REGISTRY]
-    if setting(config, ESTIMATOR) not in estimators or setting(config, LOSS) not in POLICY_LOSS_REGISTRY:
-        return  # another check speaks of unknown names
     probe = _Probe(config, words)
     try:
+        both = get_adv_estimator_fn(setting(config, ESTIMATOR)), get_policy_loss_fn(setting(config, LOSS))
         training = Training(probe.own)
-    except Exception:  # noqa: BLE001  # verl's own validation speaks of what its classes refuse
+    except Exception:  # noqa: BLE001  # other checks speak of unknown names and of what verl's classes refuse
         return
     try:
         found = _weights(training, probe.rollout)
@@ -111,8 +109,7 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
         yield Finding("refused", Severity.ERROR, error.problem)
         return
     except Exception as error:  # noqa: BLE001  # whatever an estimator or a loss raises at the first update
-        said, loss = f"{type(error).__name__}: {error}", POLICY_LOSS_REGISTRY[setting(config, LOSS)]
-        both = ADV_ESTIMATOR_REGISTRY.get(setting(config, ESTIMATOR)), loss
+        said = f"{type(error).__name__}: {error}"
         modules = {getattr(each, "__module__", "verl") for each in both}
         # Of other packages' functions an error may be a fault of the probe's batch.
         known = {"verl", "grpo_verl_ext", "functools"}
@@ -212,10 +209,11 @@ def unread(config: DictConfig, words: Sequence[str]) -> Iterator[Finding]:
     own = of_probe(config)
     trials = {key: changed(own, {key: value}) for key, value in _set_by(words, own, verls_defaults())}
     rollout = rollout_for(own, *trials.values())
-    found = _quietly(own, rollout) if trials else None  # `judgements` reports why there is nothing
-    for key, trial in trials.items() if found is not None else ():
-        without = None if setting(trial, key) == setting(own, key) else _quietly(trial, rollout)
-        if found is not None and without is not None and not _distance(found, without):
+    found = _quietly(own, rollout) if trials else None
+    if found is None:  # `judgements` reports why
+        return
+    for key, trial in trials.items():
+        if setting(trial, key) != setting(own, key) and not _distance(_quietly(trial, rollout), found):
             why = "it changes nothing of what is trained, on the probe's batch"
             fix = Line(without=(key,), more=f"the same command without {key}")
             yield Finding("unread", Severity.NOTE, Problem(key, setting(config, key), fix, why))
@@ -247,11 +245,9 @@ def presets_on_this_verl() -> Iterator[tuple[str, float]]:
     for name, preset in PRESETS.items():
         config = changed(own, preset.leaves)
         rollout = rollout_for(config)
-        try:
-            training = Training(config)
-            found = _weights(training, rollout)
-        except Exception:  # noqa: BLE001  # then this verl has no gradient for it
+        found = _quietly(config, rollout)
+        if found is None:  # then this verl has no gradient for it
             yield name, math.inf
             continue
-        promise = _weights(training, rollout, ALGORITHMS[name])
+        promise = _weights(Training(config), rollout, ALGORITHMS[name])
         yield name, _distance(found, promise) if _are_right(promise) else math.nan

@@ -50,7 +50,7 @@ def reference_weights(algorithm: Algorithm, training: Training, rollout: Rollout
         "response_mask": mask,
         "advantages": _advantages(algorithm, training, rows, rollout.response_mask.bool()),
         "rollout_is_weights": rows.rollout_is_weights,
-        "groups": rows.prompts,
+        "groups": rows.prompt,
         "clip_ratio_c": actor.clip_ratio_c,
         "loss_scale_factor": actor.loss_scale_factor,
         "off_policy_mask_threshold": actor.policy_loss.get("off_policy_mask_threshold", None),

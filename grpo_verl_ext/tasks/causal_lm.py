@@ -1,13 +1,16 @@
 """Train a causal language model on prompts with responses, and sample responses from one, outside of verl."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from rich.progress import Progress
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_verl_ext.utils.console import make_console
 
 IGNORED_LABEL = -100
 """Label that transformers' loss ignores."""
@@ -22,15 +25,14 @@ def train_model(
     *,
     steps: int,
     learning_rate: float,
-    on_step: Callable[[int], None],
 ) -> None:
-    """Train ``model`` in place with AdamW, one step a batch, until the batches end.
+    """Train ``model`` in place with AdamW, one step a batch, until the batches end, with a progress bar.
 
     The result is bit-identical for the same batches, initial weights, torch build and kind of processor. The
     number of cores and torch's number of threads do not matter: each part of a batch is computed on one
     thread, and gradients are averaged in order. Threads inside operators would spin while they wait.
 
-    Over ``steps``, the largest number of batches, the learning rate falls. ``on_step`` gets the steps done.
+    Over ``steps``, the largest number of batches, the learning rate falls.
     """
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
@@ -49,15 +51,14 @@ def train_model(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor() as pool:
-            for done, parts in enumerate(batches, start=1):
+        with ThreadPoolExecutor() as pool, Progress(console=make_console(), transient=True) as progress:
+            for parts in progress.track(batches, total=steps, description="warm start"):
                 of_parts = list(pool.map(gradients, parts))
                 for parameter, of_parameter in zip(parameters, zip(*of_parts, strict=True), strict=True):
                     parameter.grad = torch.stack(of_parameter).mean(dim=0)
                 torch.nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
                 schedule.step()
-                on_step(done)
     finally:
         torch.set_num_threads(threads)
     model.eval()

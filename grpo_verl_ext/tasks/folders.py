@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.utils.documents import DocumentError, parse_json
 from grpo_verl_ext.utils.files import appearing, locked, sha256
 
 _MANIFEST, TRAIN, TEST = "manifest.json", "train.parquet", "test.parquet"
@@ -63,31 +62,24 @@ class PreparedFolder:
 
         ``build`` fills a folder under another name, which is renamed when it is complete, and returns the
         manifest's other fields. Of two processes the second waits and then finds the work done. With
-        ``force`` it is made in any case, and the old one kept under another name; in its place if that
-        fails. Without it a folder that is damaged or of other settings is refused.
+        ``force`` it is made in any case, and then the old one gets another name; it stays in its place if
+        that fails. Without it a folder that is damaged or of other settings is refused.
         """
         if self.path.exists() and not force:  # another user's, perhaps, and not to be locked
             return PreparedOutcome(self.path, self.check(settings), made=False)
         with locked(self.path, on_wait=lambda: say(f"waiting: another process is preparing {self.path}")):
             if self.path.exists() and not force:
                 return PreparedOutcome(self.path, self.check(settings), made=False)
-            aside = None
-            if self.path.exists():
-                now = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-                aside = self.path.rename(f"{self.path}.old-{now}-{os.getpid()}")
-            try:
-                with appearing(self.path) as unfinished:
-                    layout = {} if self.format is None else {"format": self.format}
-                    manifest = {"settings": dict(settings), **layout, **build(unfinished)}
-                    files = sorted(each for each in unfinished.rglob("*") if each.is_file())
-                    names = [each.relative_to(unfinished).as_posix() for each in files]
-                    manifest["sha256"] = dict(zip(names, map(sha256, files), strict=True))
-                    text = json.dumps(manifest, indent=2) + "\n"
-                    (unfinished / _MANIFEST).write_text(text, encoding="utf-8")
-            except BaseException:
-                if aside is not None:
-                    aside.rename(self.path)
-                raise
+            now = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+            aside = Path(f"{self.path}.old-{now}-{os.getpid()}") if self.path.exists() else None
+            with appearing(self.path, aside=aside) as unfinished:
+                layout = {} if self.format is None else {"format": self.format}
+                manifest = {"settings": dict(settings), **layout, **build(unfinished)}
+                files = sorted(each for each in unfinished.rglob("*") if each.is_file())
+                names = [each.relative_to(unfinished).as_posix() for each in files]
+                manifest["sha256"] = dict(zip(names, map(sha256, files), strict=True))
+                text = json.dumps(manifest, indent=2) + "\n"
+                (unfinished / _MANIFEST).write_text(text, encoding="utf-8")
             return PreparedOutcome(self.path, json.loads(text), made=True, moved_aside=aside)
 
     def check(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -95,12 +87,12 @@ class PreparedFolder:
         if not self.path.is_dir():
             raise self._unusable()
         try:
-            manifest = parse_json((self.path / _MANIFEST).read_bytes(), dict[str, Any])
+            manifest = json.loads((self.path / _MANIFEST).read_bytes())
         except FileNotFoundError as error:
             raise self._unusable(_MANIFEST, "it is missing") from error
-        except (DocumentError, OSError) as error:
+        except (ValueError, RecursionError, OSError) as error:
             raise self._unusable(_MANIFEST, f"it is not a manifest ({error})") from error
-        digests = manifest.get("sha256")
+        digests = manifest.get("sha256") if isinstance(manifest, dict) else None
         if not isinstance(digests, dict) or not digests:
             raise self._unusable(_MANIFEST, "it is not a manifest (it has no sha256 for each file)")
         if manifest.get("format") != self.format:
@@ -115,7 +107,7 @@ class PreparedFolder:
         if settings is not None and manifest.get("settings") != settings:
             why = f"it was made with other settings ({manifest.get('settings')}) than these ({settings})"
             raise self._unusable(_MANIFEST, why)
-        return manifest
+        return dict(manifest)
 
     def _unusable(self, name: str = "", why: str = "") -> PreparedFolderError:
         """Return the error of a file that cannot be used, or without a name that of a missing folder."""

@@ -1,29 +1,25 @@
-"""Read YAML and JSON files into dataclasses that declare their keys and types; every error is one message.
+"""Read YAML and JSON files into dataclasses that declare their keys and types; every error is one message."""
 
-pydantic and OmegaConf are imported when a file is read, for the command line must not wait for them.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TextIO, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader  # what OmegaConf.load uses; it reads 1e-6 as a number
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, to_json
 
 from grpo_verl_ext.utils.errors import LEFT
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-    from pydantic_core import ErrorDetails
-    from yaml import Node
 
 _Kind = TypeVar("_Kind")
 _MISSING, _UNKNOWN = "missing", "unexpected_keyword_argument"
 """Kinds of pydantic's errors."""
-
-
-class DocumentError(ValueError):
-    """The content of a file does not fit; the message is one reason, which a caller puts into its own."""
 
 
 class Document:
@@ -40,15 +36,7 @@ class Document:
     }
 
 
-_adapters: dict[Any, "TypeAdapter[Any]"] = {}
-
-
-def _adapter(kind: Any) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter
-
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def read_if_there(
@@ -62,20 +50,21 @@ def read_if_there(
 
 
 def parse_json(content: bytes | str, kind: type[_Kind]) -> _Kind:
-    """Return JSON as a dataclass or another type of pydantic's; nothing is converted: a program wrote it."""
-    from pydantic import ValidationError
+    """Return JSON as a dataclass or another type of pydantic's; nothing is converted: a program wrote it.
 
+    The message of its ValueError is one reason, which a caller puts into its own.
+    """
     try:
         return cast(_Kind, _adapter(kind).validate_json(content, strict=True))
     except ValidationError as wrong:
         first = wrong.errors(include_url=False)[0]
         key, reason = _path(first["loc"]), first["msg"]
         if first["type"] == _MISSING:
-            raise DocumentError(f"{key!r} is missing") from wrong
+            raise ValueError(f"{key!r} is missing") from wrong
         seen = f"{key} is {first['input']!r:.200}: " if key else ""
-        raise DocumentError(f"{seen}{reason}") from wrong
-    except (ValueError, OverflowError) as wrong:
-        raise DocumentError(str(wrong)) from wrong
+        raise ValueError(f"{seen}{reason}") from wrong
+    except OverflowError as wrong:
+        raise ValueError(str(wrong)) from wrong
 
 
 def read_lines(
@@ -93,7 +82,7 @@ def read_lines(
                     return
                 try:
                     yield parse_json(line, kind)
-                except DocumentError as wrong:
+                except ValueError as wrong:
                     said = f"{file}, line {number}, is no record of {what} ({wrong}). It was left in place; "
                     raise error(f"{said}correct it, or move it away to continue without it") from wrong
     except OSError as unreadable:
@@ -116,8 +105,6 @@ def leaves(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 def numbers_as_text(content: Mapping[str, Any]) -> str:
     """Return results as JSON; NaN and ±∞, which JSON does not have, become null, as in verl's metrics."""
-    from pydantic_core import to_json
-
     return to_json(content, indent=2, inf_nan_mode="null", fallback=str).decode() + "\n"
 
 
@@ -127,11 +114,6 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
     Keys, and values whose declared type is no number, are the text that was typed: ``on``, ``0.1`` and
     ``1e-6`` are not turned into Booleans and numbers there. ``${…}`` is resolved as OmegaConf does.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from pydantic import ValidationError
-    from yaml import YAMLError
-
     try:
         with file.open(encoding="utf-8") as stream:
             loaded = _load(stream, kind)
@@ -155,7 +137,7 @@ def read_yaml(file: Path, kind: type[_Kind], error: type[Exception], overrides: 
     except RecursionError as wrong:
         said = "refers to itself without end. Remove the ${…} or the *alias that does"
         raise error(f"{file} {said}") from wrong
-    except (OSError, YAMLError, TypeError, ValueError, OverflowError) as wrong:
+    except (OSError, yaml.YAMLError, TypeError, ValueError, OverflowError) as wrong:
         raise error(f"{file} cannot be read: {wrong}") from wrong
 
 
@@ -164,9 +146,6 @@ _MOST_VALUES = 100_000
 
 
 def _load(source: str | TextIO, hint: Any) -> Any:
-    import yaml
-    from omegaconf._utils import get_yaml_loader  # what OmegaConf.load uses; it reads 1e-6 as a number
-
     loader = get_yaml_loader()
     if (node := yaml.compose(source, loader)) is None:
         return None
@@ -174,25 +153,23 @@ def _load(source: str | TextIO, hint: Any) -> Any:
     return loader("").construct_document(node)
 
 
-def _keep_text(node: "Node", hint: Any, seen: Iterator[int]) -> None:
+def _keep_text(node: yaml.Node, hint: Any, seen: Iterator[int]) -> None:
     """Mark keys, and scalars of a declared type, as strings before YAML constructs them."""
-    from yaml import MappingNode, ScalarNode, SequenceNode
-
     if next(seen) > _MOST_VALUES:
         raise ValueError(f"its *aliases make more than {_MOST_VALUES} values of it. Remove some")
-    if isinstance(node, ScalarNode):
+    if isinstance(node, yaml.ScalarNode):
         if "\0" in node.value:
             raise ValueError(f"{node.value!r} is a text with \\0, which no name may have. Type it without")
         typed = ("null", "int", "float") if hint in (int, float) else ("null",)
         if hint is not Any and node.tag.removeprefix(_TAG) not in typed:
             node.tag = f"{_TAG}str"
-    elif isinstance(node, SequenceNode):
+    elif isinstance(node, yaml.SequenceNode):
         for index, each in enumerate(node.value):
             _keep_text(each, _hint_at(hint, [index]), seen)
-    elif isinstance(node, MappingNode):
+    elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             is_merged = key.tag == f"{_TAG}merge"
-            if isinstance(key, ScalarNode) and not is_merged:
+            if isinstance(key, yaml.ScalarNode) and not is_merged:
                 key.tag = f"{_TAG}str"
             _keep_text(value, hint if is_merged else _hint_at(hint, [str(key.value)]), seen)
 
@@ -222,7 +199,7 @@ def _path(location: Sequence[int | str]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def _message(wrong: "ErrorDetails", kind: type) -> str:
+def _message(wrong: ErrorDetails, kind: type) -> str:
     """Return key, value seen, valid values and the line to type."""
     *within, _ = wrong["loc"]
     key, value = _path(wrong["loc"]), wrong["input"]

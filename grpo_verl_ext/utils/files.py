@@ -51,13 +51,13 @@ def check_folder(path: Path | str) -> None:
 
 
 @contextmanager
-def appearing(target: Path) -> Iterator[Path]:
+def appearing(target: Path, *, aside: Path | None = None) -> Iterator[Path]:
     """Give a new folder to fill; it becomes ``target`` when the block succeeds and is removed when it fails.
 
-    Call it under ``locked(target)``: then no process still uses the folder that a killed run left, and it is
-    removed first.
+    The folder that is there is named ``aside`` then; without that name it is an error. Call it under
+    ``locked(target)``: then no process still uses the folder that a killed run left, and it is removed first.
     """
-    if target.exists():
+    if target.exists() and aside is None:
         raise FileExistsError(target)
     folder = target.with_name(f".{target.name}.partial")
     if folder.exists():
@@ -68,6 +68,8 @@ def appearing(target: Path) -> Iterator[Path]:
         for file in folder.rglob("*"):  # safetensors writes its own as 0o600, and not by the umask
             if file.is_file() and not file.is_symlink():
                 file.chmod(S_IMODE(file.stat().st_mode | folder.stat().st_mode & 0o666))
+        if target.exists() and aside is not None:
+            target.rename(aside)
         folder.rename(target)
     except BaseException as error:
         shutil.rmtree(folder)

@@ -1,13 +1,10 @@
 """Colours, marks and file output of all figures."""
 
 import io
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-
-from grpo_verl_ext.utils.files import write_whole
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; in grey, dashes and marks differ."""
@@ -19,14 +16,8 @@ def looks(number: int) -> dict[str, Any]:
     return {"color": PALETTE[which], "marker": "os^DvPX"[which], "linestyle": styles[number % len(styles)]}
 
 
-def save_figure(figure: Figure, file: Path) -> Path:
-    """Write a figure as PNG or SVG atomically, with the same bytes for the same numbers."""
-    write_whole(file, drawn(figure, file.suffix.removeprefix(".")))
-    return file
-
-
 def drawn(figure: Figure, kind: str) -> bytes:
-    """Return the PNG or SVG that `save_figure` would write."""
+    """Return a figure as ``png`` or ``svg``, with the same bytes for the same numbers."""
     written = io.BytesIO()
     without_date = {"Date": None} if kind == "svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": "grpo_verl_ext", "svg.fonttype": "none"}):

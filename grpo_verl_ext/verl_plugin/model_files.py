@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_verl_ext.utils.documents import DocumentError, parse_json
+from grpo_verl_ext.utils.documents import parse_json
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.options import is_count
@@ -27,7 +27,7 @@ def read_config(folder: Path, *, key: str = MODEL, fix: str = FIX) -> dict[str, 
         raise SettingError(key, str(folder), why=f"there is no {file}", fix=fix)
     try:
         return parse_json(file.read_bytes(), dict[str, Any])
-    except DocumentError as error:
+    except ValueError as error:
         why = f"{file} is not valid JSON of a model ({error}); it was left in place"
         raise SettingError(key, str(folder), why=why, fix=fix) from error
 

@@ -62,11 +62,5 @@ def main(folder: str, policy: str) -> None:
         ),
     )
     config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": policy}}})
-    parts = PARTS | {"policy": train_policy}
-    run_rounds(
-        settings,
-        config,
-        lambda response, truth: response[-1] in RIGHT,
-        lambda this, part: print(this.number, part, flush=True),
-        parts,
-    )
+    PARTS["policy"] = train_policy
+    run_rounds(settings, config, lambda response, truth: response[-1] in RIGHT)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,17 @@ def killed(this: Round, *given: object) -> dict[str, object]:
 def run(of: IterateSettings, **parts: Any) -> list[tuple[int, str]]:
     """The parts that were run."""
     heard: list[tuple[int, str]] = []
-    run_rounds(of, OmegaConf.create(), max, lambda this, part: heard.append((this.number, part)), parts)
+
+    def noted(name: str, part: Any) -> Any:
+        def begun(this: Round, *given: object) -> Any:
+            heard.append((this.number, name))
+            return part(this, *given)
+
+        return begun
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "PARTS", {name: noted(name, part) for name, part in parts.items()})
+        run_rounds(of, OmegaConf.create(), max)
     return heard
 
 
@@ -105,7 +116,8 @@ def test_kills_at_random_leave_the_manifest_of_a_whole_run(kills: int, tmp_path:
         return Spoken(kill_rounds.main, str(tmp_path / name), str(policy), folder=said)
 
     parts = ["policy", "pairs", "reward_model"]
-    assert start("unbroken").said().split() == [word for n in "12" for part in parts for word in (n, part)]
+    begun = re.findall(r"^round (\d): (\w+); .*/round-(\d) has the output$", start("unbroken").said(), re.M)
+    assert begun == [(number, part, number) for number in "12" for part in parts]
 
     rng = random.Random(20260101)
     for attempt in range(kills):

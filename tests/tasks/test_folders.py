@@ -58,6 +58,17 @@ def test_force_makes_it_again_and_keeps_what_was_there(folder: Path) -> None:
     assert PreparedFolder(folder).check()["settings"] == {"seed": 2}
 
 
+def test_the_old_one_stays_in_its_place_until_the_new_one_is_complete(folder: Path) -> None:
+    def build_beside(unfinished: Path) -> dict[str, dict[str, int]]:
+        assert PreparedFolder(folder).check()["found"] == {"count": 7}
+        return build(unfinished) | {"found": {"count": 8}}
+
+    made = PreparedFolder(folder).make({"seed": 1}, build_beside, force=True)
+    assert made.moved_aside is not None
+    found = [PreparedFolder(each).check()["found"]["count"] for each in (folder, made.moved_aside)]
+    assert found == [8, 7]
+
+
 def fails(folder: Path) -> dict[str, int]:
     build(folder)
     raise RuntimeError

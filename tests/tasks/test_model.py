@@ -1,11 +1,15 @@
 """Test the initial model, its training examples and the output of the prepared folder."""
 
+import io
+import re
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2ForCausalLM
 
+from grpo_verl_ext.tasks import causal_lm
 from grpo_verl_ext.tasks.causal_lm import IGNORED_LABEL, encode, sample
 from grpo_verl_ext.tasks.chain_sum.model import build_model, build_tokenizer, warm_start
 from grpo_verl_ext.tasks.chain_sum.prepared import TaskSettings
@@ -70,7 +74,7 @@ def test_the_warm_start_repeats_to_the_bit_whatever_the_number_of_threads(tiny):
         torch.set_num_threads(threads_of_the_caller)
         try:
             model = build_model(tiny, build_tokenizer(), seed=1)
-            warm_start(model, build_tokenizer(), tiny, seed=1, on_step=lambda done: None)
+            warm_start(model, build_tokenizer(), tiny, seed=1)
             assert torch.get_num_threads() == threads_of_the_caller
         finally:
             torch.set_num_threads(before)
@@ -80,7 +84,7 @@ def test_the_warm_start_repeats_to_the_bit_whatever_the_number_of_threads(tiny):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_the_loss_falls(tiny):
+def test_the_loss_falls_and_a_bar_shows_the_steps_done(tiny, monkeypatch):
     tokenizer = build_tokenizer()
     model = build_model(tiny, tokenizer, seed=1)
     examples = [(prompt(terms), response(terms)) for terms in every_problem(3, "train")[:16]]
@@ -90,8 +94,12 @@ def test_the_loss_falls(tiny):
         with torch.no_grad():
             return model(input_ids=ids, labels=labels).loss.item()
 
-    before, steps = loss(), []
-    warm_start(model, tokenizer, replace(tiny, steps=60, slip_steps=0), seed=1, on_step=steps.append)
-    assert steps == list(range(1, 61))
+    before, shown = loss(), io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, color_system=None, width=100)
+    monkeypatch.setattr(causal_lm, "make_console", lambda: terminal)
+    warm_start(model, tokenizer, replace(tiny, steps=60, slip_steps=0), seed=1)
+    shares = [int(each) for each in re.findall(r"warm start.*?(\d+)%", shown.getvalue())]
+    assert shares[-1] == 100
+    assert shares == sorted(shares)
     assert before == pytest.approx(5.56, abs=0.5)  # ln 265: it knows nothing
     assert loss() < 0.6 * before

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_verl_ext.utils.documents import Document, DocumentError, as_plain, parse_json, read_lines, read_yaml
+from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_lines, read_yaml
 
 
 @dataclass
@@ -102,16 +102,15 @@ def test_what_is_not_there_is_named(read, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"name": "\xff"}', b"3", b'{"name": 3}', b"{}"])
 def test_damaged_json_has_one_reason(content: bytes) -> None:
-    with pytest.raises(DocumentError) as error:
+    with pytest.raises(ValueError, match=r"\A[^\n]+\Z"):
         parse_json(content, Part)
-    assert "\n" not in str(error.value)
 
 
 def test_json_is_taken_as_it_is() -> None:
     """A program wrote it: text is no number, and a dataclass without the base ignores more keys."""
-    with pytest.raises(DocumentError, match=r"steps is '2': "):
+    with pytest.raises(ValueError, match=r"steps is '2': "):
         parse_json(json.dumps(as_plain(WHOLE) | {"steps": "2"}), Whole)
-    with pytest.raises(DocumentError, match=r"step is 3: "):
+    with pytest.raises(ValueError, match=r"step is 3: "):
         parse_json(json.dumps(as_plain(WHOLE) | {"step": 3}), Whole)
     assert parse_json(b'{"name": "a", "more": 1}', Part) == Part("a")
 

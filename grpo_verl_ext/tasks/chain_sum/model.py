@@ -12,7 +12,7 @@ was only trained for too short a time improves far more slowly.
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,7 @@ def build_model(settings: TaskSettings, tokenizer: Qwen2Tokenizer, *, seed: int)
 
 
 def warm_start(
-    model: Qwen2ForCausalLM,
-    tokenizer: Qwen2Tokenizer,
-    settings: TaskSettings,
-    *,
-    seed: int,
-    on_step: Callable[[int], None],
+    model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, settings: TaskSettings, *, seed: int
 ) -> None:
     """Train ``model`` in place on the problems of the training split, as `causal_lm.train_model` does."""
     rng = random.Random(f"warm start/{seed}")
@@ -114,7 +109,7 @@ def warm_start(
                 for part in range(settings.workers)
             ]
 
-    train_model(model, batches(), steps=settings.steps, learning_rate=settings.learning_rate, on_step=on_step)
+    train_model(model, batches(), steps=settings.steps, learning_rate=settings.learning_rate)
 
 
 def accuracy(

@@ -2,7 +2,6 @@
 
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 import transformers
 from omegaconf import DictConfig
-from rich.progress import Progress
 
 import grpo_verl_ext
 from grpo_verl_ext.tasks.chain_sum import model as starting_model
@@ -32,12 +30,8 @@ def prepare_chain_sum(
     settings: TaskSettings | None = None,
     root: Path | None = None,
     force: bool = False,
-    on_step: Callable[[int, int], None] = lambda *_: None,
 ) -> PreparedOutcome:
-    """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there (`PreparedFolder.make`).
-
-    ``on_step`` is called with the steps done and the steps in all, after each step of the warm start.
-    """
+    """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there (`PreparedFolder.make`)."""
     of = settings or TaskSettings()
     place = prepared.place((root or cache_root()) / of.name / f"seed-{seed}")
 
@@ -48,7 +42,7 @@ def prepare_chain_sum(
             write_rows(folder / f"{split}.parquet", problems.rows(drawn, split, of.name))
         saved, tokenizer = folder / "model", build_tokenizer()
         model = build_model(of, tokenizer, seed=seed)
-        warm_start(model, tokenizer, of, seed=seed, on_step=lambda done: on_step(done, of.steps))
+        warm_start(model, tokenizer, of, seed=seed)
         model.save_pretrained(saved)
         tokenizer.save_pretrained(saved)
         how = {"n": of.test_problems, "max_response_tokens": of.max_response_tokens}
@@ -79,15 +73,7 @@ def prepare_missing(task: DictConfig | None) -> None:
 def run_prepare(task: str, seed: int, *, force: bool) -> None:
     """Make the task of ``seed`` in the user's cache folder, with a progress bar, and print a summary."""
     transformers.utils.logging.disable_progress_bar()
-    console = make_console()
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("warm start", total=None)
-        outcome = prepare_chain_sum(
-            seed,
-            settings=prepared.TASKS[task],
-            force=force,
-            on_step=lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+    outcome = prepare_chain_sum(seed, settings=prepared.TASKS[task], force=force)
     found = outcome.manifest
     lines = [
         f"{TRAIN}  {found['settings']['train_problems']} prompts",
@@ -102,4 +88,4 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
             f"accuracy of at least {_GREEDY_AT_LEAST} and a sampled one of {_SAMPLED} ± "
             f"{_SAMPLED_WITHIN}. For one, type: --seed <another>"
         )
-    console.print(outcome.words(*lines))
+    make_console().print(outcome.words(*lines))
