@@ -64,12 +64,7 @@ class Rollout:
 
     @classmethod
     def synthetic(
-        cls,
-        bounds: Iterable[float] = (),
-        num_rewards: int = 2,
-        *,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float64,
+        cls, bounds: Iterable[float] = (), num_rewards: int = 2, *, seed: int = 0, dtype: torch.dtype = _F64
     ) -> "Rollout":
         """Draw a rollout in float64, the same one for a seed, with lengths, groups and masks of all seeds.
 

@@ -31,6 +31,7 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
+_KEPT = ("log_probs", "entropy")
 _LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
 
@@ -46,8 +47,8 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     """Whether the first update takes the old log-probs of its rows from its own pass, and keeps them."""
     _reads_entropy = False
     """Whether the loss reads it, too."""
-    _kept: dict[tuple[bool, int], dict[str, Tensor]]
-    """Log-probs and entropies: of the first update, by the rows' place, then those of the pass before it."""
+    _kept: dict[tuple[bool, int], tuple[Tensor, ...]]
+    """What `_KEPT` names, of the first update's rows by their place, then of those of a pass before it."""
     _update = 0
     """Updates on this rollout before the one at hand."""
     _first_epoch = 0
@@ -66,21 +67,17 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         """Run verl's pass and keep what it returns, or return what was kept, where the trainer says so."""
         keeps, returns = (tu.pop(data, key=key, default=False) for key in (wire.Field.KEEPS, wire.Field.KEPT))
         if returns:
-            rows, self._kept = [self._kept[place] for place in sorted(self._kept)], {}
-            found = {
-                name: torch.nested.as_nested_tensor([row[name] for row in rows], layout=torch.jagged)
-                for name in ("log_probs", "entropy")
-            }
-            return tu.get_tensordict(found, {"metrics": {}})
+            kept, self._kept = [self._kept[place] for place in sorted(self._kept)], {}
+            columns = (torch.nested.as_nested_tensor(each, layout=torch.jagged) for each in zip(*kept, strict=True))
+            return tu.get_tensordict(dict(zip(_KEPT, columns, strict=True)), {"metrics": {}})
         output = super().infer_batch(data)
         if keeps:
             self._keep(output, [(True, place) for place in range(data.shape[0])])
         return output
 
     def _keep(self, output: Any, places: Sequence[tuple[bool, int]]) -> None:
-        parts = [output[name].detach().cpu().unbind() for name in ("log_probs", "entropy")]
-        for place, log_probs, entropy in zip(places, *parts, strict=True):
-            self._kept[place] = {"log_probs": log_probs, "entropy": entropy}
+        columns = (output[name].detach().cpu().unbind() for name in _KEPT)
+        self._kept |= dict(zip(places, zip(*columns, strict=True), strict=True))
 
     def train_mini_batch(self, data: TensorDict) -> TensorDict:
         """Do all updates on the batch of one rollout; at the first, the policy may be that of the rollout."""

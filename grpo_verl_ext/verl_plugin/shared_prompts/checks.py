@@ -39,56 +39,47 @@ _MEASURED = {(100, 16, 8): 0.26, (24, 8, 4): 0.44, (150, 150, 8): 0.51, (6, 10, 
 """Tokens of a prompt and of a response, responses → seconds of an actor's passes over those of verl's."""
 
 
-def _refuse_model(config: DictConfig) -> None:
-    if _USED(config):
-        _check_model(config)
-
-
 def allows(config: DictConfig) -> bool:
     """Return whether a training may share prompts, and has several responses to one."""
-    try:
-        _check_model(config)
-    except SettingError:
-        return False
     rows = _SHARED_PROMPTS.requires
-    return setting(config, _N) not in (None, 1) and all(row.unmet("", config) is None for row in rows)
+    fits = setting(config, _N) not in (None, 1) and all(row.unmet("", config) is None for row in rows)
+    return fits and not _unlike(config)
 
 
 def _advise(config: DictConfig) -> Iterator[Problem]:
     """Yield what sharing would save at the longest lengths of a training that leaves it open."""
+
+    def fed(prompt: int, response: int, n: int) -> float:
+        return (prompt + n * (response - 1)) / (n * (prompt + response))  # of verl's tokens
+
     lengths = [setting(config, key) for key in (*_LENGTHS, _N)]
-    if setting(config, _KEY) is not None or not all(map(is_count, lengths)) or not allows(config):
-        return
-    case = min(_MEASURED, key=lambda each: abs(_fed(*each) - _fed(*lengths)))
-    yield Problem(
-        _KEY,
-        None,
-        Line(f"+{_KEY}=true"),
-        seen="verl computes a prompt for each of its {2} responses again; with {0} and {1} tokens {3:.0%} of "
-        "the tokens are enough".format(*lengths, _fed(*lengths))
-        + f", and with {case[0]} and {case[1]} tokens and n={case[2]} the actor's passes took "
-        f"{_MEASURED[case]:.0%} of verl's time on a CPU. {_MODEL}.use_fused_kernels=true with "
-        "fused_kernel_options.impl_backend=liger excludes it: that saves the memory of logits, and rounds "
-        "log-probs otherwise",
-    )
-
-
-def _fed(prompt: int, response: int, n: int) -> float:
-    """Return the share of verl's tokens that is fed."""
-    return (prompt + n * (response - 1)) / (n * (prompt + response))
+    if setting(config, _KEY) is None and all(map(is_count, lengths)) and allows(config):
+        prompt, response, n = near = min(_MEASURED, key=lambda case: abs(fed(*case) - fed(*lengths)))
+        seen = f"verl computes a prompt again for each of its {lengths[2]} responses; with {lengths[0]} and "
+        seen += f"{lengths[1]} tokens {fed(*lengths):.0%} of the tokens are enough, and with {prompt} and "
+        seen += f"{response} and n={n} the passes took {_MEASURED[near]:.0%} of verl's time on a CPU. Or "
+        seen += f"{_MODEL}.use_fused_kernels=true with impl_backend=liger: less memory, and other rounding"
+        yield Problem(_KEY, None, Line(f"+{_KEY}=true"), seen=seen)
 
 
 def _check_model(config: DictConfig) -> None:
     """Refuse a model in a local folder with which other tokens would meet; `engine` compares any other."""
+    if _USED(config) and (found := _unlike(config)):
+        why = f"{_KEY} is not tested with a model that has {', '.join(found)}"
+        raise SettingError(MODEL, setting(config, MODEL), why=why, fix=_OFF)
+
+
+def _unlike(config: DictConfig) -> list[str]:
+    """Return what a model in a local folder has beside plain attention."""
     path = setting(config, MODEL)
     if not isinstance(path, str) or (folder := local_folder(path)) is None:
-        return
+        return []
     from transformers import AutoConfig
 
     try:
         content = AutoConfig.from_pretrained(str(folder), trust_remote_code=False).to_dict()
     except (OSError, ValueError, TypeError):
-        return  # no model that verl loads, or one of remote code, which a row refuses
+        return []  # no model that verl loads, or one of remote code, which a row refuses
     override: Any = OmegaConf.to_container(OmegaConf.create(setting(config, f"{_MODEL}.override_config", {})))
     content = {**content, **(content.get("text_config") or {}), **override}
     found = [name for name in ("vision_config", "audio_config") if content.get(name)]
@@ -100,9 +91,7 @@ def _check_model(config: DictConfig) -> None:
         is_other = "softcap" in name or ("drop" in name and not name.startswith("classifier"))
         if is_other and isinstance(value, int | float) and value > 0:
             found.append(f"{name}={value}")
-    if found:
-        why = f"{_KEY} is not tested with a model that has {', '.join(found)}"
-        raise SettingError(MODEL, path, why=why, fix=_OFF)
+    return found
 
 
 _USED = If(_KEY)
@@ -131,7 +120,7 @@ _SHARED_PROMPTS = Feature(
             line=Line(f"{DISTILLATION}.loss_mode=k3"),
         ),
     ),
-    checks={"shared-prompts-model": _refuse_model},
+    checks={"shared-prompts-model": _check_model},
     notes={"shared-prompts-off": _advise},
     worker=f"{__package__}.engine:SharedPromptsWorkerMixin",
 )
