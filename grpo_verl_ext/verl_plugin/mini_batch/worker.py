@@ -68,8 +68,9 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         keeps, returns = (tu.pop(data, key=key, default=False) for key in (wire.Field.KEEPS, wire.Field.KEPT))
         if returns:
             kept, self._kept = [self._kept[place] for place in sorted(self._kept)], {}
-            columns = (torch.nested.as_nested_tensor(each, layout=torch.jagged) for each in zip(*kept, strict=True))
-            return tu.get_tensordict(dict(zip(_KEPT, columns, strict=True)), {"metrics": {}})
+            columns = zip(_KEPT, zip(*kept, strict=True), strict=True)
+            nested = {name: torch.nested.as_nested_tensor(of, layout=torch.jagged) for name, of in columns}
+            return tu.get_tensordict(nested, {"metrics": {}})
         output = super().infer_batch(data)
         if keeps:
             self._keep(output, [(True, place) for place in range(data.shape[0])])
