@@ -6,11 +6,12 @@ import pytest
 from rollout_ranks import batch_for_workers
 from transformers import AutoConfig
 
-from grpo_verl_ext.preflight import CHECKS
-from grpo_verl_ext.utils.errors import SettingError
+from grpo_verl_ext.preflight import CHECKS, findings
+from grpo_verl_ext.utils.errors import SettingError, Severity
 from grpo_verl_ext.verl_plugin import compose
 
 SHARED = ("+algorithm.grpo_ext.shared_prompts=true", "trainer.v1.trainer_mode=grpo_ext_sync")
+CPU = ("+platform=cpu", "actor_rollout_ref.rollout.n=8", SHARED[1])
 MODEL = "actor_rollout_ref.model"
 
 
@@ -32,8 +33,11 @@ MODEL = "actor_rollout_ref.model"
 def test_a_model_with_more_than_causal_attention_is_refused(
     kind: str, settings: dict[str, object], named: str, tmp_path: Path
 ) -> None:
+    """The CPU platform shares prompts where that is not so."""
     AutoConfig.for_model(kind, **settings).save_pretrained(tmp_path)
     config = compose.composed([*SHARED, f"{MODEL}.path={tmp_path}"])
+    on_cpu = compose.composed([*CPU, f"{MODEL}.path={tmp_path}"])
+    assert on_cpu.algorithm.grpo_ext.shared_prompts is (not named)
     if not named:
         CHECKS["shared-prompts-model"](config)
         return
@@ -49,6 +53,32 @@ def test_what_overrides_the_model_counts(tmp_path: Path) -> None:
     )
     with pytest.raises(SettingError, match="attention_dropout"):
         CHECKS["shared-prompts-model"](config)
+
+
+@pytest.mark.parametrize(
+    ("words", "shares"),
+    [([], True), (["trainer.v1.trainer_mode=sync"], False), (["actor_rollout_ref.rollout.n=1"], False)],
+)
+def test_the_cpu_platform_shares_where_that_was_tested(words: list[str], shares: bool) -> None:
+    assert compose.composed([*CPU, *words]).algorithm.grpo_ext.shared_prompts is shares
+
+
+@pytest.mark.parametrize(
+    ("words", "share"),
+    [
+        ([], "51%"),
+        (["data.max_prompt_length=90", "data.max_response_length=16"], "26%"),
+        (["+algorithm.grpo_ext.shared_prompts=false"], ""),
+        (["actor_rollout_ref.actor.strategy=fsdp"], ""),
+        (["actor_rollout_ref.rollout.n=1"], ""),
+    ],
+)
+def test_a_training_that_leaves_it_open_is_told_once_what_it_would_save(words: list[str], share: str) -> None:
+    settings = ["actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.rollout.n=8", SHARED[1], *words]
+    config = compose.composed(["+algo=grpo", "actor_rollout_ref.rollout.name=vllm", *settings])
+    found = [each for each in findings(config) if each.check == "shared-prompts-off"]
+    assert [each.severity for each in found] == [Severity.NOTE] * bool(share)
+    assert all(f"took {share} of verl's time" in str(each.problem) for each in found)
 
 
 @pytest.mark.parametrize("algo", ["grpo", "gvpo"])
