@@ -1,4 +1,4 @@
-"""Read a grid file of ``grpo-verl-ext ablate``, refuse what does not fit in it, list its runs, and keep it.
+"""Read a grid file of ``grpo-verl-ext ablate``, refuse what does not fit in it, keep it, and read its runs.
 
 A declaration cannot change once a run has begun, not even when the records of its runs are removed: each
 beginning is noted in ``<folder>.beginnings.json``, beside the folder.
@@ -9,33 +9,116 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpo_verl_ext.ablation.declaration import FEWEST, GridSettings, Starts
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Metrics, VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
 from grpo_verl_ext.utils.files import check_folder, write_whole
 
 GRID = "grid.json"  # the copy of the grid in its folder
+FAILURE = "failed.txt"
+RUN_RECORD = "run.json"
+NOTE = "job.json"
+STEP_SECONDS = "timing_s/step"
+STARTS = (
+    *("actor_rollout_ref.model.path", "data.train_files", "data.val_files"),
+    *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
+)
+"""Keys of the files that every record has; those of the others are compared where both records have them."""
 
 
 class AblationError(ValueError):
     """The grid, or its folder, cannot be used; the message says what to type."""
 
 
+State = Literal["waiting", "begun", "failed", "finished", "unreadable"]
+"""Of a run. After begun, the next attempt resumes from the last checkpoint. Of one that is unreadable a file
+cannot be read: it is neither started nor compared until that is mended or moved."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run was begun with."""
+
+    overrides: list[str]
+    steps: int
+    git_revision: str | None
+    versions: dict[str, str]
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Key of verl's configuration → SHA-256 of the model or the data that it names."""
+    machine: str | None = None
+    """Processor and threads; None: a cluster's."""
+    began: str | None = None
+    ended: str | None = None
+    """When the first attempt began, and when the run was finished, in UTC."""
+
+
+@dataclass(frozen=True)
+class Job(Document):
+    """A submitted Ray job whose end has not been seen."""
+
+    submission_id: str
+    address: str
+    attempt: str  # name of the attempt's files, without a suffix
+
+
+@dataclass
+class RunStatus:
+    """A run's state and metrics at the time of reading."""
+
+    state: State
+    metrics: Metrics
+    reason: str | None = None  # why the run failed, or what cannot be read
+
+    def __post_init__(self) -> None:
+        self.step_seconds = [each[STEP_SECONDS] for each in self.metrics.values() if STEP_SECONDS in each]
+        self.has_steps = bool(self.metrics) or self.state == "unreadable"  # if only what cannot be read
+
+    def is_to_do(self, *, retry_failed: bool) -> bool:
+        """Whether ``ablate run`` starts it."""
+        return self.state in ("waiting", "begun") or (self.state == "failed" and retry_failed)
+
+
 @dataclass
 class GridRun:
-    """One training of the grid: a variant with a seed."""
+    """One training of the grid, a variant with a seed, and what its folder says."""
 
     variant: str
     seed: int
     name: str
     """``<variant>/seed-<seed>``, the run's folder within the grid's."""
     training: VerlRun
+
+    def status(self) -> RunStatus:
+        """Read its files: it is finished once its last step is logged, with or without checkpoints."""
+        metrics: Metrics = {}
+        try:
+            metrics = self.training.metrics()
+            if self.training.has_ended(metrics):
+                return RunStatus("finished", metrics)
+            file = self.training.folder / FAILURE
+            if file.exists():
+                return RunStatus("failed", metrics, file.read_text(encoding="utf-8", errors="replace"))
+        except CorruptFileError as error:
+            return RunStatus("unreadable", {}, str(error))
+        except OSError as error:
+            why = f"{error.filename} cannot be read ({error.strerror}). It was left in place; move it away"
+            return RunStatus("unreadable", metrics, why)
+        return RunStatus("begun" if self.training.folder.is_dir() else "waiting", metrics)
+
+    def record(self) -> Record | None:
+        """What it was begun with; None if it has not begun."""
+        return read_if_there(self.training.folder / RUN_RECORD, Record, AblationError, "the record of a run")
+
+    def job(self) -> Job | None:
+        """Its job whose end has not been seen; None if there is none."""
+        then = "check with `ray job list` whether the run's job is there, and move the file away"
+        return read_if_there(self.training.folder / NOTE, Job, AblationError, "the note of a job", then)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
 from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
-from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.ablation.verdicts import control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
@@ -99,7 +98,7 @@ def _warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted, settings = results.seeds, results.settings
-    unfinished = [run for run in results.asked_for if run.state is not State.FINISHED]
+    unfinished = [run for run in results.asked_for if run.state != "finished"]
     finished = len(results.finished & {*wanted})
     beyond = len(results.finished & {*settings.usable}) - finished
     if settings.expect and finished < len(wanted):
@@ -110,7 +109,7 @@ def _warnings(results: Results) -> list[str]:
         more = f"{beyond} more are finished and not used"
         warnings.append(f"the declared rule asks for {len(wanted)} starts: {more}")
     if unfinished:
-        names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
+        names = ", ".join(f"{run.name} ({run.state})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
     out, again = results.left_out.items(), "To train it again, move its folder away"
     warnings += [f"{variant}/seed-{seed} is left out: {why}. {again}" for (variant, seed), why in out]

@@ -3,11 +3,11 @@
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,11 +20,22 @@ from scipy import stats
 
 from grpo_verl_ext.ablation import measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
-from grpo_verl_ext.ablation.grid import GRID, AblationError, Beginning, checked, read_begun, runs_of
-from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, read_record, status_of, unlike_others
-from grpo_verl_ext.runs.verl_run import Metrics
+from grpo_verl_ext.ablation.grid import (
+    GRID,
+    STARTS,
+    STEP_SECONDS,
+    AblationError,
+    Beginning,
+    Record,
+    State,
+    checked,
+    read_begun,
+    runs_of,
+)
+from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
 from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.keys import key_of
 
 _COSTS = {
     "seconds": (STEP_SECONDS, "sum"),
@@ -115,8 +126,8 @@ class Results:
         settings = self.settings
         self.variants = list(dict.fromkeys([settings.base_variant, *(run.variant for run in self.runs)]))
         """Names of the variants, the baseline first."""
-        finished = {(run.variant, run.seed): run for run in self.runs if run.state is State.FINISHED}
-        self.left_out = unlike_others({key: run.record for key, run in finished.items()}, settings)
+        finished = {(run.variant, run.seed): run for run in self.runs if run.state == "finished"}
+        self.left_out = _unlike_others({key: run.record for key, run in finished.items()}, settings)
         """(variant, seed) of each finished run that cannot be compared with the others → why."""
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         """The finished runs that are compared."""
@@ -145,9 +156,7 @@ class Results:
             first, of = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
             if all(seed in of[name] for name in settings.compared for seed in first):
                 self.first_spread = self.spread(primary, settings.compared, first)
-        self.asked_for = [
-            run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
-        ]
+        self.asked_for = [run for run in self.runs if run.seed in self.seeds or run.state != "waiting"]
         """All runs but those of seeds that the declared rule does not use, unless they have begun."""
         ended = Counter(seed for name, seed in runs.values() if name in settings.compared)
         self.finished = {seed for seed, count in ended.items() if count == len(settings.compared)}
@@ -245,17 +254,54 @@ class Results:
         return rows
 
 
-def gathered(
-    settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]], beginnings: Sequence[Beginning] = ()
-) -> Results:
-    """Put the metrics of all runs into one table."""
-    found, rows = [], []
-    for run, metrics in runs:
-        found.append(run)
-        for step, logged in sorted(metrics.items()):
-            rows += [(run.name, run.variant, run.seed, step, *each) for each in logged.items()]
-    table = pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS)
-    return Results(settings, found, table, beginnings=[*beginnings])
+def _unlike_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
+    """Return why a finished run is left out: another training than the grid's, or than it is compared with.
+
+    A run is compared with the baseline's of the same seed, and those that remain within each declared
+    comparison: versions, in a declared comparison commits, and model and data, unless the two variants choose
+    them differently. A record of an earlier version, without any of them, is judged by its overrides alone.
+    """
+    known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
+    trainings = {(run.variant, run.seed): run.training for run in runs_of(settings)}
+    found = {}
+    for run, record in records.items():
+        reasons = []
+        if record is None:
+            reasons += ["it has no record, as other runs have"] if settings.is_declared and known else []
+        elif {*record.overrides} != {*trainings[run].overrides} or record.steps != settings.steps:
+            reasons.append("its overrides or steps are not those of the grid")
+        if run in known and settings.is_declared and str(known[run].git_revision).endswith(CHANGED):
+            reasons.append(f"its sources differed from their commit ({known[run].git_revision})")
+        found[run] = "; ".join([*reasons, *_unlike(run, settings.base_variant, known, settings)])
+    compared = [each.weights for each in (*settings.comparisons, settings.own_control) if each]
+    pairs = [pair for variants in compared for pair in combinations(variants, 2)]
+    for (one, other), seed in product(pairs, settings.seeds):
+        if found.get((one, seed)) == found.get((other, seed)) == "":
+            found[one, seed] = "; ".join(_unlike((one, seed), other, known, settings))
+    return {run: why for run, why in found.items() if why}
+
+
+def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: GridSettings) -> Iterator[str]:
+    """Say in what a run differs from that of the variant with the same seed."""
+    record, other, of_other = known.get(run), known.get((variant, run[1])), f"{variant}/seed-{run[1]}"
+    if record is None or other is None:
+        return
+    for name in sorted(record.versions.keys() | other.versions.keys()):
+        one, another = (each.versions.get(name, "none") for each in (record, other))
+        if one != another:
+            yield f"it was made with {name} {one}, and {of_other} with {another}"
+    commit, another = (str(each.git_revision).removesuffix(CHANGED) for each in (record, other))
+    if settings.is_declared and commit != another:
+        yield f"its commit is {commit}, and that of {of_other} {another}"
+    chosen = {key_of(word) for word in {*settings.overrides[run[0]]} ^ {*settings.overrides[variant]}}
+    if any(each.partition(".")[0] == "task" for each in chosen):
+        return  # it chooses model and data together
+    for key in sorted(record.inputs.keys() | other.inputs.keys()):
+        hashes = {record.inputs.get(key), other.inputs.get(key)}
+        is_chosen = any(file.startswith(each) for each in chosen for file in (*STARTS, key))
+        is_judged = not is_chosen and (None not in hashes or key.partition("[")[0] in STARTS)
+        if is_judged and len(hashes) > 1:
+            yield f"its {key} is another than that of {of_other}"
 
 
 TABLE = "metrics.parquet"
@@ -270,19 +316,22 @@ def read_results(folder: Path) -> Results:
         return read_table(table)
     if not (folder / GRID).is_file():
         raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
-    (settings, beginnings), found = read_begun(folder), []
+    (settings, beginnings), found, rows = read_begun(folder), [], []
     for run in runs_of(settings):
-        status, record = status_of(run), None
-        unread = status.reason if status.state is State.UNREADABLE else None
-        if status.state is State.FINISHED:
+        status, record = run.status(), None
+        unread = status.reason if status.state == "unreadable" else None
+        if status.state == "finished":
             try:
-                record = read_record(run)
+                record = run.record()
             except AblationError as error:
                 unread = str(error)
         # the folder may be moved, and reports are shown to others
         warnings = [unread.replace(f"{settings.folder}/", "")] if unread else []
-        found.append((RunResult(run.variant, run.seed, status.state, record, warnings), status.metrics))
-    return gathered(settings, found, beginnings)
+        found.append(RunResult(run.variant, run.seed, status.state, record, warnings))
+        for step, logged in sorted(status.metrics.items()):
+            rows += [(run.name, run.variant, run.seed, step, *each) for each in logged.items()]
+    data = pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS)
+    return Results(settings, found, data, beginnings=beginnings)
 
 
 @dataclass(frozen=True)

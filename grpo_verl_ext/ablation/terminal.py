@@ -14,12 +14,19 @@ from rich.text import Text
 from scipy.optimize import brentq
 
 from grpo_verl_ext.ablation.declaration import GridSettings, Starts
-from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unchanged, runs_of
+from grpo_verl_ext.ablation.grid import (
+    GRID,
+    STEP_SECONDS,
+    AblationError,
+    GridRun,
+    RunStatus,
+    check_unchanged,
+    runs_of,
+)
 from grpo_verl_ext.ablation.measures import MANY, POWER, power, starts_needed
 from grpo_verl_ext.ablation.report import COLOURS, Report, write_files, write_page
 from grpo_verl_ext.ablation.results import TABLE, read_results, write_table
 from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, go
-from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of
 from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.utils.console import make_console
 
@@ -69,7 +76,7 @@ def run_grid(
         with Live(console=console, refresh_per_second=2, transient=True) as live:
             go(settings, chosen, live, retry_failed=retry_failed, cluster=cluster, configs=configs)
         statuses = _print_runs(console, chosen, settings.metrics[0])
-        return all(status.state is State.FINISHED for status in statuses)
+        return all(status.state == "finished" for status in statuses)
 
     finished = train(settings.seeds) if starts is None else _until_decided(console, settings, starts, train)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}")
@@ -169,21 +176,20 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
 
 def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[RunStatus]:
     """Print a line for each run with its last value of the metric and seconds of a step, and the failures."""
-    statuses, shown = [status_of(run) for run in runs], Table(title="runs")
+    statuses, shown = [run.status() for run in runs], Table(title="runs")
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
-    for status in statuses:
-        run, step = status.run, max(status.metrics, default=0)
+    for run, status in zip(runs, statuses, strict=True):
         values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
         value = f"{values[-1]:.3f}" if values else "–"
         took = f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–"
-        done = f"{step}/{run.training.steps}"
-        shown.add_row(run.variant, str(run.seed), status.state.value, done, value, took)
+        done = f"{max(status.metrics, default=0)}/{run.training.steps}"
+        shown.add_row(run.variant, str(run.seed), status.state, done, value, took)
     console.print(shown, "")
-    for status in statuses:
+    for run, status in zip(runs, statuses, strict=True):
         if status.reason is not None:
-            again = "\nTo try it again: --retry-failed" * (status.state is State.FAILED)
-            said = f"{status.run.name} {status.state.value}:\n{status.reason.rstrip()}{again}"
+            again = "\nTo try it again: --retry-failed" * (status.state == "failed")
+            said = f"{run.name} {status.state}:\n{status.reason.rstrip()}{again}"
             console.print(f"\n{said}", style="red")
     return statuses
 

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from click.testing import Result
 from omegaconf import OmegaConf
@@ -15,8 +17,7 @@ from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, GridSettings, Primary
 from grpo_verl_ext.ablation.grid import keep_grid
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.results import CheckResult, RunResult, Verdict, VerdictOutcome, gathered
-from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.results import CheckResult, Results, RunResult, Verdict, VerdictOutcome
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import TRAINED, Metrics, VerlRun
 
@@ -125,7 +126,14 @@ def declared(tmp_path: Path, grid_of) -> Report:
     settings = grid_of(variants, ["val/acc"], tmp_path / "declared", **claims)
     took = {"timing_s/step": 1.5, "perf/total_num_tokens": 7.0, "actor/perf/max_memory_allocated_gb": 3.0}
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, **took} for step in range(3)}
-    runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
+    runs = [RunResult(variant, seed, "finished") for seed in (1, 2) for variant in variants]
+    columns = ["run", "variant", "seed", "step", "metric", "value"]
+    rows = [
+        (run.name, run.variant, run.seed, step, *each)
+        for run, step in product(runs, metrics)
+        for each in metrics[step].items()
+    ]
+    results = Results(settings, runs, pd.DataFrame(rows, columns=columns))
     verdicts = []
     for place, (variant, outcome) in enumerate(outcomes.items()):
         first = place / 10 - 0.1
@@ -142,4 +150,4 @@ def declared(tmp_path: Path, grid_of) -> Report:
         CheckResult("actor/pg_clipfrac, mean, at least 0.01", "ppo", 0.009962, False, False, "missed"),
         CheckResult("lr1e-3 lower than grpo", "lr1e-3", -0.25, True, True, "passed"),
     ]
-    return Report(gathered(settings, [(run, metrics) for run in runs]), judged=(checks, verdicts))
+    return Report(results, judged=(checks, verdicts))

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, grid_of, leave) -> Path:
 
 def test_what_is_read_back_is_what_was_written(folder: Path, tmp_path: Path) -> None:
     file, results = tmp_path / "kept.parquet", read_results(folder)
-    assert [run.state.value for run in results.runs] == ["finished", "finished", "unreadable", "begun"]
+    assert [run.state for run in results.runs] == ["finished", "finished", "unreadable", "begun"]
     write_table(results, file)
     back = read_table(file)
     assert back.runs == results.runs

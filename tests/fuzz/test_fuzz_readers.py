@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
 from grpo_verl_ext.ablation.declaration import GridSettings
-from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.grid import (
+    GRID,
+    NOTE,
+    RUN_RECORD,
+    AblationError,
+    GridRun,
+    Job,
+    Record,
+    read_grid,
+    runs_of,
+)
 from grpo_verl_ext.ablation.results import Results, read_results
-from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, Record, noted_job, read_record
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
@@ -169,6 +178,10 @@ def whole_manifest(record: bytes) -> bytes:
     return b'{"settings": {"rounds": 2}, "format": 1, "rounds": [' + record + b"]}"
 
 
+def run_in(folder: Path) -> GridRun:
+    return GridRun("grpo", 1, "grpo/seed-1", VerlRun(folder, ["a=1"], 2))
+
+
 MANIFEST = {"settings": {"rounds": 2}, "rounds": [ROUND_RECORD], "format": 1}
 NOTED = {"submission_id": "raysubmit_1", "address": "http://h:8265", "attempt": "attempt-1"}
 WRITTEN_BY_A_PROGRAM = {
@@ -184,10 +197,10 @@ WRITTEN_BY_A_PROGRAM = {
     GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),
     RUN_RECORD: (
         json_files(RECORD_OF_A_RUN),
-        lambda file: read_record(GridRun("grpo", 1, "grpo/seed-1", VerlRun(file.parent, ["a=1"], 2))),
+        lambda file: run_in(file.parent).record(),
         Record,
     ),
-    NOTE: (json_files(NOTED), lambda file: noted_job(file.parent), Job),
+    NOTE: (json_files(NOTED), lambda file: run_in(file.parent).job(), Job),
 }
 """File → its contents, how it is read, and the type of what was read."""
 
