@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
-from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
+from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict
 from grpo_verl_ext.ablation.verdicts import control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import numbers_as_text
@@ -22,10 +22,10 @@ from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import drawn, looks
 
 COLOURS: dict[str, str] = {
-    **dict.fromkeys((VerdictOutcome.SHOWN, "control shown"), "#00694a"),
-    **dict.fromkeys((VerdictOutcome.BLIND, VerdictOutcome.NOT_EXERCISED, "control missed"), "#6b2d73"),
-    **{VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
-    **{VerdictOutcome.UNDECIDED: "#7a5200", "exploratory": "#57606a"},
+    **dict.fromkeys(("shown", "control shown"), "#00694a"),
+    **dict.fromkeys(("blind", "not exercised", "control missed"), "#6b2d73"),
+    **{"opposite": "#a8201a", "equal within the margin": "#00589b"},
+    **{"undecided": "#7a5200", "exploratory": "#57606a"},
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
@@ -57,7 +57,7 @@ class Report:
                 fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
                 self.missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         self.warnings = _warnings(results)
-        verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
+        verdicts = [(each.outcome, each.sentence) for each in self.verdicts]
         labels = {True: "control shown", False: "control missed"}
         controls = [(labels[each.passed], each.sentence) for each in self.checks if each.is_control]
         nothing = "nothing was declared before the runs, so nothing here is a finding"

@@ -4,13 +4,12 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from grpo_verl_ext.ablation import measures
-from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
+from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Primary
 from grpo_verl_ext.ablation.grid import (
     GRID,
     STARTS,
@@ -79,33 +78,21 @@ class RunResult:
         return f"{self.variant}/seed-{self.seed}"
 
 
-class VerdictOutcome(str, Enum):
-    """What a declared comparison came to."""
-
-    SHOWN = "shown"
-    OPPOSITE = "opposite"
-    EQUAL = "equal within the margin"
-    UNDECIDED = "undecided"
-    BLIND = "blind"  # the positive control was missed: nothing is claimed
-    NOT_EXERCISED = "not exercised"  # a manipulation check was missed
+Outcome = Literal["shown", "opposite", "equal within the margin", "undecided", "blind", "not exercised"]
+"""Of a declared comparison; blind: the positive control was missed; not exercised: a manipulation check."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict(measures.Paired):
+class Verdict(Comparison, measures.Paired):
     """One declared comparison over the common starts of its variants, with an interval of 1 − alpha."""
 
-    name: str = ""  # gvpo − grpo, area of acc
-    variant: str
-    against: str
-    measure: Measure
-    expected: str  # higher, lower, different or equal
     adjusted_p: float | None = None
     """After Holm over all comparisons; of ``p_equal`` where ``expected`` is equal."""
     p_equal: float | None = None
     """Equivalence within ±margin."""
     starts_needed: int | None = None
     """Starts with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
-    outcome: VerdictOutcome = VerdictOutcome.UNDECIDED
+    outcome: Outcome = "undecided"
     sentence: str = ""
 
 
@@ -150,8 +137,8 @@ class Results:
         """Metric → why other runs are left out, with {} for them → their names."""
         for metric in {*settings.metrics, settings.shown.metric, *(each.metric for each in settings.checks)}:
             self.measure(metric)
-        self.first_spread: measures.Spread | None = None
-        """The spread over the declared first starts; None until all compared variants have finished them."""
+        self.first_spread: tuple[float, int, int] | None = None
+        """`spread` of the declared first starts; None until all compared variants have finished them."""
         if settings.starts is not None and (primary := settings.primary) is not None:
             first, of = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
             if all(seed in of[name] for name in settings.compared for seed in first):
@@ -181,14 +168,16 @@ class Results:
                 for measure, value in measures.measured(curve[curve.index.isin(usual)]).items():
                     self.values[metric, measure][run.variant][run.seed] = value
 
-    def spread(self, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> measures.Spread:
-        """Spread of the primary over the seeds that all variants have, without NaN; NaN of fewer than two."""
-        values = [self.values[primary.metric, primary.measure][name] for name in variants]
+    def spread(self, of: Primary, variants: Sequence[str], seeds: Sequence[int]) -> tuple[float, int, int]:
+        """SD of paired differences of the primary, degrees of freedom and starts it was estimated from.
+
+        Starts are the seeds that all variants have, without NaN; of fewer than two the SD is NaN.
+        """
+        values = [self.values[of.metric, of.measure][name] for name in variants]
         common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
         degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
         shared = np.array([[each[seed] for seed in common] for each in values])
-        sd = float(measures.difference_sd(shared)) if degrees else math.nan
-        return measures.Spread(sd, degrees, len(common))
+        return float(measures.difference_sd(shared)) if degrees else math.nan, degrees, len(common)
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -201,30 +190,26 @@ class Results:
         if grid.starts is not None and grid.margin is not None:
             count = grid.starts.first
             if self.first_spread is not None:
-                sd = self.first_spread.sd * grid.spread_factor
+                sd = self.first_spread[0] * grid.spread_factor
                 count = measures.starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
         return grid.seeds[:count]
 
     def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
         grid, weights = self.settings, comparison.weights
-        of = Primary(grid.shown.metric, comparison.measure or grid.shown.measure)
-        every, taken = self.values[of.metric, of.measure], -(comparison.number or 0.0)
+        every, taken = self.values[grid.shown.metric, comparison.measure], -(comparison.number or 0.0)
         terms = {
             seed: [taken, *(times * every[name][seed] for name, times in weights.items())]
             for seed in self.seeds
             if all(seed in every[name] for name in weights)
         }
-        name = f"{comparison.variant} − {comparison.against}, {of}"
-        numbers: dict[str, Any] = {"name": name, "measure": of.measure}
-        numbers |= {each: getattr(comparison, each) for each in ("variant", "against", "expected")}
-        numbers |= vars(measures.paired(terms, 1 - grid.alpha, FEWEST))
-        if numbers["p"] is not None and grid.margin is not None:
-            differences = np.array([*numbers["by_seed"].values()])
-            sd = float(differences.std(ddof=1))
-            numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
-            numbers["starts_needed"] = measures.starts_needed(grid.margin, sd, grid.level)
-        return Verdict(**numbers)
+        found = Verdict(**vars(comparison), **vars(measures.paired(terms, 1 - grid.alpha, FEWEST)))
+        if found.p is None or grid.margin is None:
+            return found
+        differences = np.array([*found.by_seed.values()])
+        p_equal = float(measures.p_of_equality(differences, grid.margin))
+        needed = measures.starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
+        return replace(found, p_equal=p_equal, starts_needed=needed)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

@@ -102,12 +102,12 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
         there = [name for name, values in results.values[primary.metric, primary.measure].items() if values]
         compared = [variant for variant in there if variant in settings.compared]
         compared = compared if len(compared) > 1 else there
-        spread = results.spread(primary, compared, results.settings.seeds)
-        sd = spread.sd * settings.spread_factor
+        pairs, degrees, common = results.spread(primary, compared, results.settings.seeds)
+        sd = pairs * settings.spread_factor
         if not math.isnan(sd):
-            said = f"SD of paired differences: {figures(spread.sd)} (from {source}: {', '.join(compared)}; "
-            said += f"{spread.starts} starts; {spread.degrees} degrees of freedom)"
-            said += f"; of differences of differences: {figures(sd)}" * (sd > spread.sd)
+            said = f"SD of paired differences: {figures(pairs)} (from {source}: {', '.join(compared)}; "
+            said += f"{common} starts; {degrees} degrees of freedom)"
+            said += f"; of differences of differences: {figures(sd)}" * (sd > pairs)
     count = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
     console.print(f"{count}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
     first, most = settings.starts.first if settings.starts else len(settings.usable), len(settings.usable)
@@ -138,7 +138,7 @@ def _until_decided(
     results = read_results(Path(settings.folder))
     spread, seeds = results.first_spread, results.seeds
     if spread is not None:
-        found = f"{figures(spread.sd)} ({spread.degrees} degrees of freedom)"
+        found = f"{figures(spread[0])} ({spread[1]} degrees of freedom)"
         needs = f"to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} starts are trained"
         said = f"After {first} starts the SD of paired differences is {found}: {needs}"
         console.print(f"{said}, of at most {starts.most}.")

@@ -17,7 +17,7 @@ from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, GridSettings, Primary
 from grpo_verl_ext.ablation.grid import keep_grid
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.results import CheckResult, Results, RunResult, Verdict, VerdictOutcome
+from grpo_verl_ext.ablation.results import CheckResult, Results, RunResult, Verdict
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import TRAINED, Metrics, VerlRun
 
@@ -117,9 +117,9 @@ def declared(tmp_path: Path, grid_of) -> Report:
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
-    outcomes = {"dapo": VerdictOutcome.UNDECIDED, "dr_grpo": VerdictOutcome.EQUAL}
-    outcomes |= {"gvpo": VerdictOutcome.SHOWN, "gvpo_at_the_reference": VerdictOutcome.OPPOSITE}
-    outcomes |= {"ppo": VerdictOutcome.NOT_EXERCISED}
+    outcomes = {"dapo": "undecided", "dr_grpo": "equal within the margin"}
+    outcomes |= {"gvpo": "shown", "gvpo_at_the_reference": "opposite"}
+    outcomes |= {"ppo": "not exercised"}
     variants = ["grpo", *outcomes]
     claims = {"primary": Primary(PRIMARY, "area"), "margin": 0.05}
     claims["expect"] = [Expectation(variant, "higher") for variant in outcomes]
@@ -137,11 +137,12 @@ def declared(tmp_path: Path, grid_of) -> Report:
     verdicts = []
     for place, (variant, outcome) in enumerate(outcomes.items()):
         first = place / 10 - 0.1
-        sentence = f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome.value}; p = 0.123"
+        sentence = f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome}; p = 0.123"
         sentence += " after Holm; equality within ±0.05: p = 0.0021; 0.05 needs 7 more starts"
         verdicts.append(
             Verdict(
                 **{"variant": variant, "against": "grpo", "measure": "area", "expected": "higher"},
+                **{"name": f"{variant} − grpo, area of {PRIMARY}", "weights": {variant: 1, "grpo": -1}},
                 **{"outcome": outcome, "sentence": sentence, "by_seed": {1: first, 2: first + 0.02}},
                 **{"difference": first + 0.01, "low": first - 0.115, "high": first + 0.135},
             )
