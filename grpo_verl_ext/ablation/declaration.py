@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from grpo_verl_ext.utils.documents import Document, as_plain
+from grpo_verl_ext.utils.documents import Document
 
 Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
@@ -122,8 +122,8 @@ class GridSettings(Document):
     """Comparisons that the grid is made for; empty: an exploratory grid."""
     checks: list[ManipulationCheck] = field(default_factory=list)
     control: Control | None = None
-    folder: str
-    """Folder of the results, with a folder per run."""
+    folder: Annotated[str, Field(exclude=True)] = ""
+    """Folder of the results, with a folder per run; it may be moved, and no file in it says where it was."""
     steps: Annotated[int, Field(ge=1)]
     """Training steps of every run."""
     base: list[str]
@@ -176,7 +176,3 @@ class GridSettings(Document):
         of = Primary(self.shown.metric, given.measure or self.shown.measure)
         named = {"name": f"{first} − {against}, {of}", "variant": first, "against": against}
         return Comparison(**named, measure=of.measure, expected=given.is_, weights=weights, number=number)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values without the folder, which may be moved."""
-        return {key: value for key, value in as_plain(self).items() if key != "folder"}

@@ -142,6 +142,8 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
 
 def checked(grid: GridSettings) -> GridSettings:
     """Return the settings, or refuse the first fault in them, which may be the cause of others."""
+    if not grid.folder:
+        raise AblationError("folder is not given, and has no default. Type: folder=<value>")
     check_folder(grid.folder)
     axes, seeds = grid.axes, grid.seeds
     different = len({*seeds}) if any("{seed}" in override for override in grid.seed_overrides) else 1
@@ -230,39 +232,38 @@ _CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folde
 
 def keep_grid(settings: GridSettings) -> None:
     """Write the grid, with the seeds of the runs begun there, into its folder; note its beginning."""
-    folder, earlier = Path(settings.folder), check_unchanged(settings)
+    folder, (earlier, noted) = Path(settings.folder), check_unchanged(settings)
     if earlier is None and settings.is_declared:
-        noted = [*_read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
+        noted.append(Beginning(_fixed(settings), git_revision(), utc_now()))
         text = json.dumps([as_plain(each) for each in noted], indent=2) + "\n"
         write_whole(Path(f"{folder.resolve()}.beginnings.json"), text)
     folder.mkdir(parents=True, exist_ok=True)
     seeds = dict.fromkeys([*(earlier.seeds if earlier else []), *settings.seeds])
-    write_whole(folder / GRID, json.dumps(replace(settings, seeds=[*seeds]).as_dict(), indent=2) + "\n")
+    write_whole(folder / GRID, json.dumps(as_plain(replace(settings, seeds=[*seeds])), indent=2) + "\n")
 
 
-def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
-    """Read what `keep_grid` wrote into and beside a folder, which may have been moved."""
-    beginnings = _read_beginnings(folder)
+def read_begun(folder: Path) -> tuple[GridSettings | None, list[Beginning]]:
+    """Read what `keep_grid` wrote into a folder, which may have been moved, and beside it; None: no grid."""
+    file, noted = folder / GRID, Path(f"{folder.resolve()}.beginnings.json")
+    beginnings = read_if_there(noted, list[Beginning], AblationError, "a list of when the grid was begun")
+    if not file.is_file():
+        return None, beginnings or []
     try:
-        content = parse_json((folder / GRID).read_bytes(), dict[str, Any])
-        return checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings)), beginnings
+        grid = replace(parse_json(file.read_bytes(), GridSettings), folder=str(folder))
+        return checked(grid), beginnings or []
     except (ValueError, OSError) as error:
-        raise AblationError(f"{folder / GRID} is not a grid ({error}). It was left in place") from error
+        raise AblationError(f"{file} is not a grid ({error}). It was left in place") from error
 
 
-def _read_beginnings(folder: Path) -> list[Beginning]:
-    """Read what `keep_grid` noted beside the folder, the first beginning first."""
-    file = Path(f"{folder.resolve()}.beginnings.json")
-    return read_if_there(file, list[Beginning], AblationError, "a list of when the grid was begun") or []
+def check_unchanged(settings: GridSettings) -> tuple[GridSettings | None, list[Beginning]]:
+    """Refuse another declaration than that of the runs begun there, removed or not.
 
-
-def check_unchanged(settings: GridSettings) -> GridSettings | None:
-    """Refuse another declaration than that of the runs begun there, removed or not; return theirs or None."""
-    folder, earlier = Path(settings.folder), None
-    if (folder / GRID).is_file():
-        kept, _ = read_begun(folder)
-        earlier = kept if any(run.training.folder.is_dir() for run in runs_of(kept)) else None
-    noted, now = _read_beginnings(folder), _fixed(settings)
+    Returns their grid, None if there are none, and all that was noted of its beginnings.
+    """
+    folder, now = Path(settings.folder), _fixed(settings)
+    earlier, noted = read_begun(folder)
+    if earlier is not None and not any(run.training.folder.is_dir() for run in runs_of(earlier)):
+        earlier = None
     before = noted[-1].declared if noted else {}
     if earlier is not None:
         before = _fixed(earlier) if earlier.is_declared else {}
@@ -275,10 +276,10 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
             said = f"{key}: {json.dumps(value)}, and now it is {json.dumps(now.get(key))}"
             fix = "valid is what it was. Write that, or type folder=<another>"
             raise AblationError(f"runs of {folder}, removed or not, were begun with {said}; {fix}")
-    return earlier
+    return earlier, noted
 
 
 def _fixed(settings: GridSettings) -> dict[str, Any]:
     """What cannot change once a run has begun; of the seeds, those that verdicts may use."""
-    fixed = {key: value for key, value in settings.as_dict().items() if key not in ("metrics", "seeds")}
+    fixed = {key: value for key, value in as_plain(settings).items() if key not in ("metrics", "seeds")}
     return fixed | {"seeds": settings.usable}

@@ -17,7 +17,7 @@ from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interva
 from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict
 from grpo_verl_ext.ablation.verdicts import control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
-from grpo_verl_ext.utils.documents import numbers_as_text
+from grpo_verl_ext.utils.documents import as_plain, numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import drawn, looks
 
@@ -131,7 +131,7 @@ def write_files(report: Report, folder: Path) -> list[Path]:
     content = {
         "statements": [{"label": label, "sentence": sentence} for label, sentence in report.statements],
         **{name: getattr(report, name) for name in ("verdicts", "checks", "missing", "warnings")},
-        "settings": results.settings.as_dict(),
+        "settings": as_plain(results.settings),
         "beginnings": [{name: getattr(each, name) for name in begun} for each in results.beginnings],
         **{"rows": results.rows, "costs": results.costs},
     }
@@ -171,7 +171,7 @@ def write_page(report: Report, folder: Path) -> Path:
     level = 1 - settings.alpha if report.verdicts else CONFIDENCE
     template = environment.get_template("page.html.jinja")
     shown = {"report": report, "settings": settings, "records": records, "colours": COLOURS}
-    page = template.render(**shown, level=level, **figures)
+    page = template.render(**shown, grid=as_plain(settings), level=level, **figures)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 

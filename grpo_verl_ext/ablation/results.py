@@ -299,9 +299,9 @@ def read_results(folder: Path) -> Results:
     table = folder if folder.is_file() else folder / TABLE
     if table.is_file() and not (folder / GRID).exists():
         return read_table(table)
-    if not (folder / GRID).is_file():
-        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
     (settings, beginnings), found, rows = read_begun(folder), [], []
+    if settings is None:
+        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
     for run in runs_of(settings):
         status, record = run.status(), None
         unread = status.reason if status.state == "unreadable" else None
@@ -323,7 +323,7 @@ def read_results(folder: Path) -> Results:
 class _About(Document):
     """What the file of a table has besides its rows."""
 
-    grid: dict[str, Any]
+    grid: GridSettings
     runs: list[RunResult]
     control: CheckResult | None
     beginnings: list[Beginning]
@@ -331,7 +331,7 @@ class _About(Document):
 
 def write_table(results: Results, file: Path) -> Path:
     """Write the table as Parquet, whole or not at all, with grid and records: all that a report reads."""
-    about = _About(results.settings.as_dict(), results.runs, results.control, results.beginnings)
+    about = _About(results.settings, results.runs, results.control, results.beginnings)
     table, written = pa.Table.from_pandas(results.table, preserve_index=False), pa.BufferOutputStream()
     with pq.ParquetWriter(
         written, table.schema, compression="zstd", compression_level=19, store_schema=False
@@ -348,8 +348,8 @@ def read_table(file: Path) -> Results:
         content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
         about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)
         table = content.to_pandas()[[*_COLUMNS]].astype(_COLUMNS)
-        plain = json.dumps({**about.grid, "folder": str(file.parent)})
-        settings, names = checked(parse_json(plain, GridSettings)), [run.name for run in about.runs]
+        settings = checked(replace(about.grid, folder=str(file.parent)))
+        names = [run.name for run in about.runs]
         if names != [run.name for run in runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
             raise ValueError("its runs or rows are not those of its grid")
         return Results(settings, about.runs, table, about.control, about.beginnings)

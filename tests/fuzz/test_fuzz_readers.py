@@ -27,7 +27,7 @@ from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.verl_run import CorruptFileError, Response, VerlRun, read_dump, read_metrics
-from grpo_verl_ext.utils.documents import parse_json
+from grpo_verl_ext.utils.documents import as_plain, parse_json
 
 GRID_OF_TWO: dict[str, object] = {
     "folder": "somewhere",
@@ -167,7 +167,7 @@ def fits_or_is_refused(file, read, kind, error, content: bytes, overrides: list[
         json.dumps(asdict(settings))
         if kind is GridSettings:
             assert len(runs_of(settings)) >= len(settings.seeds) >= 1
-            assert parse_json(json.dumps(settings.as_dict() | {"folder": settings.folder}), kind) == settings
+            assert parse_json(json.dumps(as_plain(settings) | {"folder": settings.folder}), kind) == settings
 
 
 def lines(valid: dict[str, object], ending: bytes = b"\n") -> st.SearchStrategy[bytes]:
