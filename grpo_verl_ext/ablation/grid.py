@@ -75,10 +75,6 @@ class RunStatus:
     metrics: Metrics
     reason: str | None = None  # why the run failed, or what cannot be read
 
-    def __post_init__(self) -> None:
-        self.step_seconds = [each[STEP_SECONDS] for each in self.metrics.values() if STEP_SECONDS in each]
-        self.has_steps = bool(self.metrics) or self.state == "unreadable"  # if only what cannot be read
-
     def is_to_do(self, *, retry_failed: bool) -> bool:
         """Whether ``ablate run`` starts it."""
         return self.state in ("waiting", "begun") or (self.state == "failed" and retry_failed)

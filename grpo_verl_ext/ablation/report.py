@@ -150,9 +150,8 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 def write_page(report: Report, folder: Path) -> Path:
     """Write the page, whole or not at all, with its pictures in it; values are escaped and made visible."""
     loader = PackageLoader("grpo_verl_ext", "ablation")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible)
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.finalize = lambda value: _visible(value) if type(value) is str else value
     uri = "data:image/svg+xml;base64,"
     environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
     settings, legend = report.results.settings, {}
@@ -176,9 +175,11 @@ def write_page(report: Report, folder: Path) -> Path:
     return folder / "report.html"
 
 
-def _visible(text: str) -> str:
-    """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩."""
-    return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
+def _visible(value: object) -> object:
+    """In text, show control, direction, surrogate and private characters by code point, such as ⟨U+202E⟩."""
+    if type(value) is not str:
+        return value
+    return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in value)
 
 
 def learning_curves(report: Report, metric: str) -> Figure | None:

@@ -110,8 +110,8 @@ def go(
                 stop = f"ray job stop {name} --address {at}, then rm '{folder / NOTE}'"
                 said = f"{folder} was submitted to {at} as job {name}, which may be running"
                 raise AblationError(f"{said}. To watch it type --ray-address {at}; to abandon it: {stop}")
-        new = [run for run in runs if not jobs[run.name]]
-        new = [run for run in new if run.status().is_to_do(retry_failed=retry_failed)]
+        free = (run for run in runs if not jobs[run.name])
+        new = [run for run in free if run.status().is_to_do(retry_failed=retry_failed)]
         if settings.is_declared and new:
             _check_sources(new[0], configs)
         keep_grid(settings)
@@ -134,7 +134,7 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
         fix = "Commit the changes, or type: git worktree add ../clean HEAD, and run it there"
         raise AblationError(f"{said}; valid is one without changes, so that a record says what ran. {fix}")
     record = run.record()
-    if record is None or not (record.inputs and run.status().has_steps):
+    if record is None or not (record.inputs and run.status().metrics):
         return
     now = _made_with(run, configs)
     words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
@@ -182,7 +182,8 @@ def _attempt(
         failure.unlink(missing_ok=True)
         # a cluster has packages, files and processors of its own
         made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(run, configs)
-        if not file.exists() or not run.status().has_steps:  # else an earlier attempt's record stays
+        status = run.status()  # an earlier attempt's record stays, if only what cannot be read
+        if not file.exists() or not (status.metrics or status.state == "unreadable"):
             content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
             content |= {"steps": training.steps, **made_with, "began": utc_now()}
             write_whole(file, json.dumps(content, indent=2) + "\n")

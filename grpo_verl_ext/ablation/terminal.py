@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 import pandas as pd
+from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.live import Live
@@ -34,18 +35,16 @@ from grpo_verl_ext.utils.console import make_console
 def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilot: Path | None) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
-    compose_runs(runs)
-    check_records(runs)
-    check_unchanged(settings)
+    _compose(console, settings, runs)
     statuses = _print_runs(console, runs, settings.metrics[0])
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
-    seconds = [second for status in statuses for second in status.step_seconds]
+    logged = [each for status in statuses for each in status.metrics.values()]
+    seconds = [each[STEP_SECONDS] for each in logged if STEP_SECONDS in each]
     steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
     known = f"about {steps * mean(seconds) / 60:.0f} min of steps" if seconds else ""
     time = known or "time unknown before the first step"
     console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
     _print_power(console, settings, pilot)
-    _print_missing_control(console, settings)
 
 
 def run_grid(
@@ -64,12 +63,10 @@ def run_grid(
         valid = "valid is 1, for each run has the machine to itself. Type: --ray-address http://HOST:8265"
         raise AblationError(f"--jobs is {jobs}; without a cluster {valid}")
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[: starts.most if starts else None]]
-    configs = compose_runs(runs)
-    check_unchanged(settings)
+    configs = _compose(console, settings, runs)
     check_runs(configs, here=cluster is None)
     for line in dict.fromkeys(run.training.ray.words for run in runs if cluster is None):
         console.print(line)
-    _print_missing_control(console, settings)
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
@@ -81,6 +78,17 @@ def run_grid(
     finished = train(settings.seeds) if starts is None else _until_decided(console, settings, starts, train)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}")
     return finished
+
+
+def _compose(console: Console, settings: GridSettings, runs: Sequence[GridRun]) -> dict[str, DictConfig]:
+    """Compose the runs, refuse what differs from what was begun, and say where the control is missed."""
+    configs = compose_runs(runs)
+    check_records(runs)
+    check_unchanged(settings)
+    if (control := control_of(settings)) is not None and not control.passed:
+        fix = "grpo-verl-ext ablate run <file of that grid>"
+        console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")
+    return configs
 
 
 def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -> None:
@@ -180,9 +188,12 @@ def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
     for run, status in zip(runs, statuses, strict=True):
-        values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
+        values, seconds = (
+            [logged[name] for _, logged in sorted(status.metrics.items()) if name in logged]
+            for name in (metric, STEP_SECONDS)
+        )
         value = f"{values[-1]:.3f}" if values else "–"
-        took = f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–"
+        took = f"{mean(seconds):.1f}" if seconds else "–"
         done = f"{max(status.metrics, default=0)}/{run.training.steps}"
         shown.add_row(run.variant, str(run.seed), status.state, done, value, took)
     console.print(shown, "")
@@ -192,10 +203,3 @@ def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[
             said = f"{run.name} {status.state}:\n{status.reason.rstrip()}{again}"
             console.print(f"\n{said}", style="red")
     return statuses
-
-
-def _print_missing_control(console: Console, settings: GridSettings) -> None:
-    control = control_of(settings)
-    if control is not None and not control.passed:
-        fix = "grpo-verl-ext ablate run <file of that grid>"
-        console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")
