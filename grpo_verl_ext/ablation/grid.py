@@ -24,7 +24,6 @@ GRID = "grid.json"  # the copy of the grid in its folder
 FAILURE = "failed.txt"
 RUN_RECORD = "run.json"
 NOTE = "job.json"
-STEP_SECONDS = "timing_s/step"
 STARTS = (
     *("actor_rollout_ref.model.path", "data.train_files", "data.val_files"),
     *("reward.custom_reward_function.path", "reward.reward_model.model_path"),

@@ -17,25 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
-from grpo_verl_ext.ablation import measures
+from grpo_verl_ext.ablation import grid, measures
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Primary
-from grpo_verl_ext.ablation.grid import (
-    GRID,
-    STARTS,
-    STEP_SECONDS,
-    AblationError,
-    Beginning,
-    Record,
-    State,
-    checked,
-    read_begun,
-    runs_of,
-)
+from grpo_verl_ext.ablation.grid import AblationError, Beginning, Record, State
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.keys import key_of
 
+STEP_SECONDS = "timing_s/step"
 _COSTS = {
     "seconds": (STEP_SECONDS, "sum"),
     "tokens": ("perf/total_num_tokens", "sum"),
@@ -186,29 +176,30 @@ class Results:
         ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, up to ``starts.most``,
         by a spread that is blind to the means. Finished runs alone decide, so that a kill changes nothing.
         """
-        grid, count = self.settings, len(self.settings.seeds)
-        if grid.starts is not None and grid.margin is not None:
-            count = grid.starts.first
-            if self.first_spread is not None:
-                sd = self.first_spread[0] * grid.spread_factor
-                count = measures.starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
-        return grid.seeds[:count]
+        settings, starts, margin = self.settings, self.settings.starts, self.settings.margin
+        if starts is None or margin is None:
+            return settings.seeds
+        count = starts.first
+        if self.first_spread is not None:
+            sd = self.first_spread[0] * settings.spread_factor
+            count = measures.starts_needed(margin, sd, settings.level, count, starts.most)
+        return settings.seeds[:count]
 
     def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
-        grid, weights = self.settings, comparison.weights
-        every, taken = self.values[grid.shown.metric, comparison.measure], -(comparison.number or 0.0)
+        settings, weights = self.settings, comparison.weights
+        every, taken = self.values[settings.shown.metric, comparison.measure], -(comparison.number or 0.0)
         terms = {
             seed: [taken, *(times * every[name][seed] for name, times in weights.items())]
             for seed in self.seeds
             if all(seed in every[name] for name in weights)
         }
-        found = Verdict(**vars(comparison), **vars(measures.paired(terms, 1 - grid.alpha, FEWEST)))
-        if found.p is None or grid.margin is None:
+        found = Verdict(**vars(comparison), **vars(measures.paired(terms, 1 - settings.alpha, FEWEST)))
+        if found.p is None or settings.margin is None:
             return found
         differences = np.array([*found.by_seed.values()])
-        p_equal = float(measures.p_of_equality(differences, grid.margin))
-        needed = measures.starts_needed(grid.margin, float(differences.std(ddof=1)), grid.level)
+        p_equal = float(measures.p_of_equality(differences, settings.margin))
+        needed = measures.starts_needed(settings.margin, float(differences.std(ddof=1)), settings.level)
         return replace(found, p_equal=p_equal, starts_needed=needed)
 
     @cached_property
@@ -247,7 +238,7 @@ def _unlike_others(records: Mapping[_Run, Record | None], settings: GridSettings
     them differently. A record of an earlier version, without any of them, is judged by its overrides alone.
     """
     known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
-    trainings = {(run.variant, run.seed): run.training for run in runs_of(settings)}
+    trainings = {(run.variant, run.seed): run.training for run in grid.runs_of(settings)}
     found = {}
     for run, record in records.items():
         reasons = []
@@ -283,8 +274,8 @@ def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: Gri
         return  # it chooses model and data together
     for key in sorted(record.inputs.keys() | other.inputs.keys()):
         hashes = {record.inputs.get(key), other.inputs.get(key)}
-        is_chosen = any(file.startswith(each) for each in chosen for file in (*STARTS, key))
-        is_judged = not is_chosen and (None not in hashes or key.partition("[")[0] in STARTS)
+        is_chosen = any(file.startswith(each) for each in chosen for file in (*grid.STARTS, key))
+        is_judged = not is_chosen and (None not in hashes or key.partition("[")[0] in grid.STARTS)
         if is_judged and len(hashes) > 1:
             yield f"its {key} is another than that of {of_other}"
 
@@ -297,12 +288,12 @@ _ABOUT = "ablation"  # key of the file's metadata
 def read_results(folder: Path) -> Results:
     """Read a grid's folder, which may have been moved, or the table that a report wrote."""
     table = folder if folder.is_file() else folder / TABLE
-    if table.is_file() and not (folder / GRID).exists():
+    if table.is_file() and not (folder / grid.GRID).exists():
         return read_table(table)
-    (settings, beginnings), found, rows = read_begun(folder), [], []
+    (settings, beginnings), found, rows = grid.read_begun(folder), [], []
     if settings is None:
-        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
-    for run in runs_of(settings):
+        raise AblationError(f"{folder} has no {grid.GRID}; valid is a folder that `ablate run` has begun")
+    for run in grid.runs_of(settings):
         status, record = run.status(), None
         unread = status.reason if status.state == "unreadable" else None
         if status.state == "finished":
@@ -348,9 +339,9 @@ def read_table(file: Path) -> Results:
         content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
         about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)
         table = content.to_pandas()[[*_COLUMNS]].astype(_COLUMNS)
-        settings = checked(replace(about.grid, folder=str(file.parent)))
+        settings = grid.checked(replace(about.grid, folder=str(file.parent)))
         names = [run.name for run in about.runs]
-        if names != [run.name for run in runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
+        if names != [run.name for run in grid.runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
             raise ValueError("its runs or rows are not those of its grid")
         return Results(settings, about.runs, table, about.control, about.beginnings)
     except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:

@@ -15,18 +15,10 @@ from rich.text import Text
 from scipy.optimize import brentq
 
 from grpo_verl_ext.ablation.declaration import GridSettings, Starts
-from grpo_verl_ext.ablation.grid import (
-    GRID,
-    STEP_SECONDS,
-    AblationError,
-    GridRun,
-    RunStatus,
-    check_unchanged,
-    runs_of,
-)
+from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, RunStatus, check_unchanged, runs_of
 from grpo_verl_ext.ablation.measures import MANY, POWER, power, starts_needed
 from grpo_verl_ext.ablation.report import COLOURS, Report, write_files, write_page
-from grpo_verl_ext.ablation.results import TABLE, read_results, write_table
+from grpo_verl_ext.ablation.results import STEP_SECONDS, TABLE, read_results, write_table
 from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, go
 from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.utils.console import make_console
