@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from grpo_verl_ext.utils.documents import Document, as_plain
+from grpo_verl_ext.utils.documents import Document
 
 Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
@@ -82,21 +82,22 @@ class Control:
     """Instead: folder or table of a grid whose own control must be shown."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """A variant minus another or minus a number, or a difference of two such differences."""
 
+    name: str
+    """``gvpo − grpo, area of acc``."""
     variant: str
     """What comes first: a variant, or ``(a − b)``."""
     against: str
     """What is taken from it: a variant, a number, or ``(c − d)``."""
-    expected: str
+    measure: Measure
+    expected: str  # higher, lower, different or equal
     weights: dict[str, int]
     """Variant → how often its number is added; negative: taken away; 0: it is compared with itself."""
     number: float | None = None
     """Taken away as well; the rest is expected to be higher or lower than 0."""
-    measure: Measure | None = None
-    """None: the primary's."""
 
 
 @dataclass(kw_only=True)
@@ -121,8 +122,8 @@ class GridSettings(Document):
     """Comparisons that the grid is made for; empty: an exploratory grid."""
     checks: list[ManipulationCheck] = field(default_factory=list)
     control: Control | None = None
-    folder: str
-    """Folder of the results, with a folder per run."""
+    folder: Annotated[str, Field(exclude=True)] = ""
+    """Folder of the results, with a folder per run; it may be moved, and no file in it says where it was."""
     steps: Annotated[int, Field(ge=1)]
     """Training steps of every run."""
     base: list[str]
@@ -147,14 +148,14 @@ class GridSettings(Document):
         """The seeds that verdicts may use."""
         self.level = self.alpha / max(1, len(self.expect))
         """The two-sided level of one comparison: alpha / number of comparisons, without Holm's gain."""
+        self.shown = self.primary or Primary(self.metrics[0], "area")
+        """The number whose differences a report shows: the primary, else the area of the first metric."""
         self.comparisons = [self._comparison(each) for each in self.expect]
         self.compared = list(dict.fromkeys(name for each in self.comparisons for name in each.weights))
         """Variants that take part in a comparison."""
         squares = [sum(times**2 for times in each.weights.values()) for each in self.comparisons]
         self.spread_factor = math.sqrt(max([2, *squares]) / 2)
         """The largest standard deviation of a comparison, over that of a difference of two variants."""
-        self.shown = self.primary or Primary(self.metrics[0], "area")
-        """The number whose differences a report shows: the primary, else the area of the first metric."""
         self.own_control: Comparison | None = None
         """The control as a comparison of this grid; None: it is another grid's, or there is none."""
         if (own := self.control) is not None and own.variant is not None:
@@ -172,8 +173,6 @@ class GridSettings(Document):
             weights.update([other.against])
             weights.subtract([other.variant])
             first, against = f"({first} − {against})", f"({other.variant} − {other.against})"
-        return Comparison(first, against, given.is_, weights, number, given.measure)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values without the folder, which may be moved."""
-        return {key: value for key, value in as_plain(self).items() if key != "folder"}
+        of = Primary(self.shown.metric, given.measure or self.shown.measure)
+        named = {"name": f"{first} − {against}, {of}", "variant": first, "against": against}
+        return Comparison(**named, measure=of.measure, expected=given.is_, weights=weights, number=number)

@@ -1,4 +1,4 @@
-"""Read a grid file of ``grpo-verl-ext ablate``, refuse what does not fit in it, list its runs, and keep it.
+"""Read a grid file of ``grpo-verl-ext ablate``, refuse what does not fit in it, keep it, and read its runs.
 
 A declaration cannot change once a run has begun, not even when the records of its runs are removed: each
 beginning is noted in ``<folder>.beginnings.json``, beside the folder.
@@ -9,33 +9,111 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpo_verl_ext.ablation.declaration import FEWEST, GridSettings, Starts
 from grpo_verl_ext.runs.provenance import git_revision, utc_now
-from grpo_verl_ext.runs.verl_run import VerlRun
+from grpo_verl_ext.runs.verl_run import CorruptFileError, Metrics, VerlRun
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json, read_if_there, read_yaml
 from grpo_verl_ext.utils.files import check_folder, write_whole
 
 GRID = "grid.json"  # the copy of the grid in its folder
+FAILURE = "failed.txt"
+RUN_RECORD = "run.json"
+NOTE = "job.json"
+STARTS = (
+    *("actor_rollout_ref.model.path", "data.train_files", "data.val_files"),
+    *("reward.custom_reward_function.path", "reward.reward_model.model_path"),
+)
+"""Keys of the files that every record has; those of the others are compared where both records have them."""
 
 
 class AblationError(ValueError):
     """The grid, or its folder, cannot be used; the message says what to type."""
 
 
+State = Literal["waiting", "begun", "failed", "finished", "unreadable"]
+"""Of a run. After begun, the next attempt resumes from the last checkpoint. Of one that is unreadable a file
+cannot be read: it is neither started nor compared until that is mended or moved."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run was begun with."""
+
+    overrides: list[str]
+    steps: int
+    git_revision: str | None
+    versions: dict[str, str]
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Key of verl's configuration → SHA-256 of the model or the data that it names."""
+    machine: str | None = None
+    """Processor and threads; None: a cluster's."""
+    began: str | None = None
+    ended: str | None = None
+    """When the first attempt began, and when the run was finished, in UTC."""
+
+
+@dataclass(frozen=True)
+class Job(Document):
+    """A submitted Ray job whose end has not been seen."""
+
+    submission_id: str
+    address: str
+    attempt: str  # name of the attempt's files, without a suffix
+
+
+@dataclass
+class RunStatus:
+    """A run's state and metrics at the time of reading."""
+
+    state: State
+    metrics: Metrics
+    reason: str | None = None  # why the run failed, or what cannot be read
+
+    def is_to_do(self, *, retry_failed: bool) -> bool:
+        """Whether ``ablate run`` starts it."""
+        return self.state in ("waiting", "begun") or (self.state == "failed" and retry_failed)
+
+
 @dataclass
 class GridRun:
-    """One training of the grid: a variant with a seed."""
+    """One training of the grid, a variant with a seed, and what its folder says."""
 
     variant: str
     seed: int
     name: str
     """``<variant>/seed-<seed>``, the run's folder within the grid's."""
     training: VerlRun
+
+    def status(self) -> RunStatus:
+        """Read its files: it is finished once its last step is logged, with or without checkpoints."""
+        metrics: Metrics = {}
+        try:
+            metrics = self.training.metrics()
+            if self.training.has_ended(metrics):
+                return RunStatus("finished", metrics)
+            file = self.training.folder / FAILURE
+            if file.exists():
+                return RunStatus("failed", metrics, file.read_text(encoding="utf-8", errors="replace"))
+        except CorruptFileError as error:
+            return RunStatus("unreadable", {}, str(error))
+        except OSError as error:
+            why = f"{error.filename} cannot be read ({error.strerror}). It was left in place; move it away"
+            return RunStatus("unreadable", metrics, why)
+        return RunStatus("begun" if self.training.folder.is_dir() else "waiting", metrics)
+
+    def record(self) -> Record | None:
+        """What it was begun with; None if it has not begun."""
+        return read_if_there(self.training.folder / RUN_RECORD, Record, AblationError, "the record of a run")
+
+    def job(self) -> Job | None:
+        """Its job whose end has not been seen; None if there is none."""
+        then = "check with `ray job list` whether the run's job is there, and move the file away"
+        return read_if_there(self.training.folder / NOTE, Job, AblationError, "the note of a job", then)
 
 
 @dataclass(frozen=True)
@@ -59,6 +137,8 @@ def read_grid(file: Path, overrides: Sequence[str] = ()) -> GridSettings:
 
 def checked(grid: GridSettings) -> GridSettings:
     """Return the settings, or refuse the first fault in them, which may be the cause of others."""
+    if not grid.folder:
+        raise AblationError("folder is not given, and has no default. Type: folder=<value>")
     check_folder(grid.folder)
     axes, seeds = grid.axes, grid.seeds
     different = len({*seeds}) if any("{seed}" in override for override in grid.seed_overrides) else 1
@@ -147,39 +227,38 @@ _CONTROL = "'control={variant: <variant>, is: lower}', or 'control={grid: <folde
 
 def keep_grid(settings: GridSettings) -> None:
     """Write the grid, with the seeds of the runs begun there, into its folder; note its beginning."""
-    folder, earlier = Path(settings.folder), check_unchanged(settings)
+    folder, (earlier, noted) = Path(settings.folder), check_unchanged(settings)
     if earlier is None and settings.is_declared:
-        noted = [*_read_beginnings(folder), Beginning(_fixed(settings), git_revision(), utc_now())]
+        noted.append(Beginning(_fixed(settings), git_revision(), utc_now()))
         text = json.dumps([as_plain(each) for each in noted], indent=2) + "\n"
         write_whole(Path(f"{folder.resolve()}.beginnings.json"), text)
     folder.mkdir(parents=True, exist_ok=True)
     seeds = dict.fromkeys([*(earlier.seeds if earlier else []), *settings.seeds])
-    write_whole(folder / GRID, json.dumps(replace(settings, seeds=[*seeds]).as_dict(), indent=2) + "\n")
+    write_whole(folder / GRID, json.dumps(as_plain(replace(settings, seeds=[*seeds])), indent=2) + "\n")
 
 
-def read_begun(folder: Path) -> tuple[GridSettings, list[Beginning]]:
-    """Read what `keep_grid` wrote into and beside a folder, which may have been moved."""
-    beginnings = _read_beginnings(folder)
+def read_begun(folder: Path) -> tuple[GridSettings | None, list[Beginning]]:
+    """Read what `keep_grid` wrote into a folder, which may have been moved, and beside it; None: no grid."""
+    file, noted = folder / GRID, Path(f"{folder.resolve()}.beginnings.json")
+    beginnings = read_if_there(noted, list[Beginning], AblationError, "a list of when the grid was begun")
+    if not file.is_file():
+        return None, beginnings or []
     try:
-        content = parse_json((folder / GRID).read_bytes(), dict[str, Any])
-        return checked(parse_json(json.dumps({**content, "folder": str(folder)}), GridSettings)), beginnings
+        grid = replace(parse_json(file.read_bytes(), GridSettings), folder=str(folder))
+        return checked(grid), beginnings or []
     except (ValueError, OSError) as error:
-        raise AblationError(f"{folder / GRID} is not a grid ({error}). It was left in place") from error
+        raise AblationError(f"{file} is not a grid ({error}). It was left in place") from error
 
 
-def _read_beginnings(folder: Path) -> list[Beginning]:
-    """Read what `keep_grid` noted beside the folder, the first beginning first."""
-    file = Path(f"{folder.resolve()}.beginnings.json")
-    return read_if_there(file, list[Beginning], AblationError, "a list of when the grid was begun") or []
+def check_unchanged(settings: GridSettings) -> tuple[GridSettings | None, list[Beginning]]:
+    """Refuse another declaration than that of the runs begun there, removed or not.
 
-
-def check_unchanged(settings: GridSettings) -> GridSettings | None:
-    """Refuse another declaration than that of the runs begun there, removed or not; return theirs or None."""
-    folder, earlier = Path(settings.folder), None
-    if (folder / GRID).is_file():
-        kept, _ = read_begun(folder)
-        earlier = kept if any(run.training.folder.is_dir() for run in runs_of(kept)) else None
-    noted, now = _read_beginnings(folder), _fixed(settings)
+    Returns their grid, None if there are none, and all that was noted of its beginnings.
+    """
+    folder, now = Path(settings.folder), _fixed(settings)
+    earlier, noted = read_begun(folder)
+    if earlier is not None and not any(run.training.folder.is_dir() for run in runs_of(earlier)):
+        earlier = None
     before = noted[-1].declared if noted else {}
     if earlier is not None:
         before = _fixed(earlier) if earlier.is_declared else {}
@@ -192,10 +271,10 @@ def check_unchanged(settings: GridSettings) -> GridSettings | None:
             said = f"{key}: {json.dumps(value)}, and now it is {json.dumps(now.get(key))}"
             fix = "valid is what it was. Write that, or type folder=<another>"
             raise AblationError(f"runs of {folder}, removed or not, were begun with {said}; {fix}")
-    return earlier
+    return earlier, noted
 
 
 def _fixed(settings: GridSettings) -> dict[str, Any]:
     """What cannot change once a run has begun; of the seeds, those that verdicts may use."""
-    fixed = {key: value for key, value in settings.as_dict().items() if key not in ("metrics", "seeds")}
+    fixed = {key: value for key, value in as_plain(settings).items() if key not in ("metrics", "seeds")}
     return fixed | {"seeds": settings.usable}

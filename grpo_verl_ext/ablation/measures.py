@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -124,14 +123,6 @@ def starts_needed(difference: float, sd: float, alpha: float, first: int = FEWES
     """
     candidates = () if math.isnan(sd) else range(first, most)
     return next((starts for starts in candidates if power(difference, sd, starts, alpha) >= POWER), most)
-
-
-class Spread(NamedTuple):
-    """Standard deviation of paired differences, NaN where it is not known, and what it was estimated from."""
-
-    sd: float
-    degrees: int
-    starts: int
 
 
 def difference_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,8 +14,7 @@ from typing import TypeVar
 from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from grpo_verl_ext.ablation.grid import AblationError
-from grpo_verl_ext.ablation.state import NOTE, Job, noted_job
+from grpo_verl_ext.ablation.grid import NOTE, AblationError, Job
 from grpo_verl_ext.runs.child_process import ProcessFailedError, last_lines
 from grpo_verl_ext.runs.verl_run import METRICS_FILE, TRAINER, Metrics, VerlRun
 from grpo_verl_ext.utils.files import write_whole
@@ -40,9 +39,9 @@ class RayCluster:
     pause: float = 5.0
     """Seconds between two tries."""
 
-    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
-        """Submit the run, or find its job again, and watch it to the end; yield while it runs."""
-        note, job = run.folder / NOTE, noted_job(run.folder)
+    def train(self, run: VerlRun, job: Job | None, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
+        """Submit the run, or find its noted job again, and watch it to the end; yield while it runs."""
+        note = run.folder / NOTE
         known = self._ask(self.client.list_jobs) if job is not None else ()
         if job is not None and job.submission_id not in {each.submission_id for each in known}:
             self.say(f"{run.folder}: the cluster does not know job {job.submission_id}")

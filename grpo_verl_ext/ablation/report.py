@@ -14,19 +14,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
-from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome
-from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict
 from grpo_verl_ext.ablation.verdicts import control_of, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
-from grpo_verl_ext.utils.documents import numbers_as_text
+from grpo_verl_ext.utils.documents import as_plain, numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import drawn, looks
 
 COLOURS: dict[str, str] = {
-    **dict.fromkeys((VerdictOutcome.SHOWN, "control shown"), "#00694a"),
-    **dict.fromkeys((VerdictOutcome.BLIND, VerdictOutcome.NOT_EXERCISED, "control missed"), "#6b2d73"),
-    **{VerdictOutcome.OPPOSITE: "#a8201a", VerdictOutcome.EQUAL: "#00589b"},
-    **{VerdictOutcome.UNDECIDED: "#7a5200", "exploratory": "#57606a"},
+    **dict.fromkeys(("shown", "control shown"), "#00694a"),
+    **dict.fromkeys(("blind", "not exercised", "control missed"), "#6b2d73"),
+    **{"opposite": "#a8201a", "equal within the margin": "#00589b"},
+    **{"undecided": "#7a5200", "exploratory": "#57606a"},
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
@@ -58,7 +57,7 @@ class Report:
                 fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
                 self.missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         self.warnings = _warnings(results)
-        verdicts = [(each.outcome.value, each.sentence) for each in self.verdicts]
+        verdicts = [(each.outcome, each.sentence) for each in self.verdicts]
         labels = {True: "control shown", False: "control missed"}
         controls = [(labels[each.passed], each.sentence) for each in self.checks if each.is_control]
         nothing = "nothing was declared before the runs, so nothing here is a finding"
@@ -99,7 +98,7 @@ def _warnings(results: Results) -> list[str]:
     """Files that cannot be read; runs that are unfinished, left out, of changed sources, or removed."""
     warnings = list(dict.fromkeys(warning for run in results.runs for warning in run.warnings))
     wanted, settings = results.seeds, results.settings
-    unfinished = [run for run in results.asked_for if run.state is not State.FINISHED]
+    unfinished = [run for run in results.asked_for if run.state != "finished"]
     finished = len(results.finished & {*wanted})
     beyond = len(results.finished & {*settings.usable}) - finished
     if settings.expect and finished < len(wanted):
@@ -110,7 +109,7 @@ def _warnings(results: Results) -> list[str]:
         more = f"{beyond} more are finished and not used"
         warnings.append(f"the declared rule asks for {len(wanted)} starts: {more}")
     if unfinished:
-        names = ", ".join(f"{run.name} ({run.state.value})" for run in unfinished)
+        names = ", ".join(f"{run.name} ({run.state})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
     out, again = results.left_out.items(), "To train it again, move its folder away"
     warnings += [f"{variant}/seed-{seed} is left out: {why}. {again}" for (variant, seed), why in out]
@@ -132,7 +131,7 @@ def write_files(report: Report, folder: Path) -> list[Path]:
     content = {
         "statements": [{"label": label, "sentence": sentence} for label, sentence in report.statements],
         **{name: getattr(report, name) for name in ("verdicts", "checks", "missing", "warnings")},
-        "settings": results.settings.as_dict(),
+        "settings": as_plain(results.settings),
         "beginnings": [{name: getattr(each, name) for name in begun} for each in results.beginnings],
         **{"rows": results.rows, "costs": results.costs},
     }
@@ -151,9 +150,8 @@ def write_files(report: Report, folder: Path) -> list[Path]:
 def write_page(report: Report, folder: Path) -> Path:
     """Write the page, whole or not at all, with its pictures in it; values are escaped and made visible."""
     loader = PackageLoader("grpo_verl_ext", "ablation")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible)
     environment.trim_blocks = environment.lstrip_blocks = True
-    environment.finalize = lambda value: _visible(value) if type(value) is str else value
     uri = "data:image/svg+xml;base64,"
     environment.filters["picture"] = lambda figure: uri + base64.b64encode(drawn(figure, "svg")).decode()
     settings, legend = report.results.settings, {}
@@ -172,14 +170,16 @@ def write_page(report: Report, folder: Path) -> Path:
     level = 1 - settings.alpha if report.verdicts else CONFIDENCE
     template = environment.get_template("page.html.jinja")
     shown = {"report": report, "settings": settings, "records": records, "colours": COLOURS}
-    page = template.render(**shown, level=level, **figures)
+    page = template.render(**shown, grid=as_plain(settings), level=level, **figures)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 
 
-def _visible(text: str) -> str:
-    """Replace control, direction, surrogate and private characters by their code point, such as ⟨U+202E⟩."""
-    return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in text)
+def _visible(value: object) -> object:
+    """In text, show control, direction, surrogate and private characters by code point, such as ⟨U+202E⟩."""
+    if type(value) is not str:
+        return value
+    return "".join(each if each.isprintable() or each in "\n\t" else f"⟨U+{ord(each):04X}⟩" for each in value)
 
 
 def learning_curves(report: Report, metric: str) -> Figure | None:

@@ -3,14 +3,13 @@
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,14 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
-from grpo_verl_ext.ablation import measures
-from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Measure, Primary
-from grpo_verl_ext.ablation.grid import GRID, AblationError, Beginning, checked, read_begun, runs_of
-from grpo_verl_ext.ablation.state import STEP_SECONDS, Record, State, read_record, status_of, unlike_others
-from grpo_verl_ext.runs.verl_run import Metrics
+from grpo_verl_ext.ablation import grid, measures
+from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Primary
+from grpo_verl_ext.ablation.grid import AblationError, Beginning, Record, State
+from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import Document, as_plain, parse_json
 from grpo_verl_ext.utils.files import write_whole
+from grpo_verl_ext.utils.keys import key_of
 
+STEP_SECONDS = "timing_s/step"
 _COSTS = {
     "seconds": (STEP_SECONDS, "sum"),
     "tokens": ("perf/total_num_tokens", "sum"),
@@ -68,33 +68,21 @@ class RunResult:
         return f"{self.variant}/seed-{self.seed}"
 
 
-class VerdictOutcome(str, Enum):
-    """What a declared comparison came to."""
-
-    SHOWN = "shown"
-    OPPOSITE = "opposite"
-    EQUAL = "equal within the margin"
-    UNDECIDED = "undecided"
-    BLIND = "blind"  # the positive control was missed: nothing is claimed
-    NOT_EXERCISED = "not exercised"  # a manipulation check was missed
+Outcome = Literal["shown", "opposite", "equal within the margin", "undecided", "blind", "not exercised"]
+"""Of a declared comparison; blind: the positive control was missed; not exercised: a manipulation check."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict(measures.Paired):
+class Verdict(Comparison, measures.Paired):
     """One declared comparison over the common starts of its variants, with an interval of 1 − alpha."""
 
-    name: str = ""  # gvpo − grpo, area of acc
-    variant: str
-    against: str
-    measure: Measure
-    expected: str  # higher, lower, different or equal
     adjusted_p: float | None = None
     """After Holm over all comparisons; of ``p_equal`` where ``expected`` is equal."""
     p_equal: float | None = None
     """Equivalence within ±margin."""
     starts_needed: int | None = None
     """Starts with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
-    outcome: VerdictOutcome = VerdictOutcome.UNDECIDED
+    outcome: Outcome = "undecided"
     sentence: str = ""
 
 
@@ -115,8 +103,8 @@ class Results:
         settings = self.settings
         self.variants = list(dict.fromkeys([settings.base_variant, *(run.variant for run in self.runs)]))
         """Names of the variants, the baseline first."""
-        finished = {(run.variant, run.seed): run for run in self.runs if run.state is State.FINISHED}
-        self.left_out = unlike_others({key: run.record for key, run in finished.items()}, settings)
+        finished = {(run.variant, run.seed): run for run in self.runs if run.state == "finished"}
+        self.left_out = _unlike_others({key: run.record for key, run in finished.items()}, settings)
         """(variant, seed) of each finished run that cannot be compared with the others → why."""
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         """The finished runs that are compared."""
@@ -139,15 +127,13 @@ class Results:
         """Metric → why other runs are left out, with {} for them → their names."""
         for metric in {*settings.metrics, settings.shown.metric, *(each.metric for each in settings.checks)}:
             self.measure(metric)
-        self.first_spread: measures.Spread | None = None
-        """The spread over the declared first starts; None until all compared variants have finished them."""
+        self.first_spread: tuple[float, int, int] | None = None
+        """`spread` of the declared first starts; None until all compared variants have finished them."""
         if settings.starts is not None and (primary := settings.primary) is not None:
             first, of = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
             if all(seed in of[name] for name in settings.compared for seed in first):
                 self.first_spread = self.spread(primary, settings.compared, first)
-        self.asked_for = [
-            run for run in self.runs if run.seed in self.seeds or run.state is not State.WAITING
-        ]
+        self.asked_for = [run for run in self.runs if run.seed in self.seeds or run.state != "waiting"]
         """All runs but those of seeds that the declared rule does not use, unless they have begun."""
         ended = Counter(seed for name, seed in runs.values() if name in settings.compared)
         self.finished = {seed for seed, count in ended.items() if count == len(settings.compared)}
@@ -172,14 +158,16 @@ class Results:
                 for measure, value in measures.measured(curve[curve.index.isin(usual)]).items():
                     self.values[metric, measure][run.variant][run.seed] = value
 
-    def spread(self, primary: Primary, variants: Sequence[str], seeds: Sequence[int]) -> measures.Spread:
-        """Spread of the primary over the seeds that all variants have, without NaN; NaN of fewer than two."""
-        values = [self.values[primary.metric, primary.measure][name] for name in variants]
+    def spread(self, of: Primary, variants: Sequence[str], seeds: Sequence[int]) -> tuple[float, int, int]:
+        """SD of paired differences of the primary, degrees of freedom and starts it was estimated from.
+
+        Starts are the seeds that all variants have, without NaN; of fewer than two the SD is NaN.
+        """
+        values = [self.values[of.metric, of.measure][name] for name in variants]
         common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
         degrees = max(0, len(values) - 1) * max(0, len(common) - 1)
         shared = np.array([[each[seed] for seed in common] for each in values])
-        sd = float(measures.difference_sd(shared)) if degrees else math.nan
-        return measures.Spread(sd, degrees, len(common))
+        return float(measures.difference_sd(shared)) if degrees else math.nan, degrees, len(common)
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -188,34 +176,31 @@ class Results:
         ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, up to ``starts.most``,
         by a spread that is blind to the means. Finished runs alone decide, so that a kill changes nothing.
         """
-        grid, count = self.settings, len(self.settings.seeds)
-        if grid.starts is not None and grid.margin is not None:
-            count = grid.starts.first
-            if self.first_spread is not None:
-                sd = self.first_spread.sd * grid.spread_factor
-                count = measures.starts_needed(grid.margin, sd, grid.level, count, grid.starts.most)
-        return grid.seeds[:count]
+        settings, starts, margin = self.settings, self.settings.starts, self.settings.margin
+        if starts is None or margin is None:
+            return settings.seeds
+        count = starts.first
+        if self.first_spread is not None:
+            sd = self.first_spread[0] * settings.spread_factor
+            count = measures.starts_needed(margin, sd, settings.level, count, starts.most)
+        return settings.seeds[:count]
 
     def tested(self, comparison: Comparison) -> Verdict:
         """Test a comparison over the declared starts that its variants have finished."""
-        grid, weights = self.settings, comparison.weights
-        of = Primary(grid.shown.metric, comparison.measure or grid.shown.measure)
-        every, taken = self.values[of.metric, of.measure], -(comparison.number or 0.0)
+        settings, weights = self.settings, comparison.weights
+        every, taken = self.values[settings.shown.metric, comparison.measure], -(comparison.number or 0.0)
         terms = {
             seed: [taken, *(times * every[name][seed] for name, times in weights.items())]
             for seed in self.seeds
             if all(seed in every[name] for name in weights)
         }
-        name = f"{comparison.variant} − {comparison.against}, {of}"
-        numbers: dict[str, Any] = {"name": name, "measure": of.measure}
-        numbers |= {each: getattr(comparison, each) for each in ("variant", "against", "expected")}
-        numbers |= vars(measures.paired(terms, 1 - grid.alpha, FEWEST))
-        if numbers["p"] is not None and grid.margin is not None:
-            differences = np.array([*numbers["by_seed"].values()])
-            sd = float(differences.std(ddof=1))
-            numbers["p_equal"] = float(measures.p_of_equality(differences, grid.margin))
-            numbers["starts_needed"] = measures.starts_needed(grid.margin, sd, grid.level)
-        return Verdict(**numbers)
+        found = Verdict(**vars(comparison), **vars(measures.paired(terms, 1 - settings.alpha, FEWEST)))
+        if found.p is None or settings.margin is None:
+            return found
+        differences = np.array([*found.by_seed.values()])
+        p_equal = float(measures.p_of_equality(differences, settings.margin))
+        needed = measures.starts_needed(settings.margin, float(differences.std(ddof=1)), settings.level)
+        return replace(found, p_equal=p_equal, starts_needed=needed)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -245,17 +230,54 @@ class Results:
         return rows
 
 
-def gathered(
-    settings: GridSettings, runs: Iterable[tuple[RunResult, Metrics]], beginnings: Sequence[Beginning] = ()
-) -> Results:
-    """Put the metrics of all runs into one table."""
-    found, rows = [], []
-    for run, metrics in runs:
-        found.append(run)
-        for step, logged in sorted(metrics.items()):
-            rows += [(run.name, run.variant, run.seed, step, *each) for each in logged.items()]
-    table = pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS)
-    return Results(settings, found, table, beginnings=[*beginnings])
+def _unlike_others(records: Mapping[_Run, Record | None], settings: GridSettings) -> dict[_Run, str]:
+    """Return why a finished run is left out: another training than the grid's, or than it is compared with.
+
+    A run is compared with the baseline's of the same seed, and those that remain within each declared
+    comparison: versions, in a declared comparison commits, and model and data, unless the two variants choose
+    them differently. A record of an earlier version, without any of them, is judged by its overrides alone.
+    """
+    known = {run: each for run, each in records.items() if each is not None and (each.inputs or each.began)}
+    trainings = {(run.variant, run.seed): run.training for run in grid.runs_of(settings)}
+    found = {}
+    for run, record in records.items():
+        reasons = []
+        if record is None:
+            reasons += ["it has no record, as other runs have"] if settings.is_declared and known else []
+        elif {*record.overrides} != {*trainings[run].overrides} or record.steps != settings.steps:
+            reasons.append("its overrides or steps are not those of the grid")
+        if run in known and settings.is_declared and str(known[run].git_revision).endswith(CHANGED):
+            reasons.append(f"its sources differed from their commit ({known[run].git_revision})")
+        found[run] = "; ".join([*reasons, *_unlike(run, settings.base_variant, known, settings)])
+    compared = [each.weights for each in (*settings.comparisons, settings.own_control) if each]
+    pairs = [pair for variants in compared for pair in combinations(variants, 2)]
+    for (one, other), seed in product(pairs, settings.seeds):
+        if found.get((one, seed)) == found.get((other, seed)) == "":
+            found[one, seed] = "; ".join(_unlike((one, seed), other, known, settings))
+    return {run: why for run, why in found.items() if why}
+
+
+def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: GridSettings) -> Iterator[str]:
+    """Say in what a run differs from that of the variant with the same seed."""
+    record, other, of_other = known.get(run), known.get((variant, run[1])), f"{variant}/seed-{run[1]}"
+    if record is None or other is None:
+        return
+    for name in sorted(record.versions.keys() | other.versions.keys()):
+        one, another = (each.versions.get(name, "none") for each in (record, other))
+        if one != another:
+            yield f"it was made with {name} {one}, and {of_other} with {another}"
+    commit, another = (str(each.git_revision).removesuffix(CHANGED) for each in (record, other))
+    if settings.is_declared and commit != another:
+        yield f"its commit is {commit}, and that of {of_other} {another}"
+    chosen = {key_of(word) for word in {*settings.overrides[run[0]]} ^ {*settings.overrides[variant]}}
+    if any(each.partition(".")[0] == "task" for each in chosen):
+        return  # it chooses model and data together
+    for key in sorted(record.inputs.keys() | other.inputs.keys()):
+        hashes = {record.inputs.get(key), other.inputs.get(key)}
+        is_chosen = any(file.startswith(each) for each in chosen for file in (*grid.STARTS, key))
+        is_judged = not is_chosen and (None not in hashes or key.partition("[")[0] in grid.STARTS)
+        if is_judged and len(hashes) > 1:
+            yield f"its {key} is another than that of {of_other}"
 
 
 TABLE = "metrics.parquet"
@@ -266,30 +288,33 @@ _ABOUT = "ablation"  # key of the file's metadata
 def read_results(folder: Path) -> Results:
     """Read a grid's folder, which may have been moved, or the table that a report wrote."""
     table = folder if folder.is_file() else folder / TABLE
-    if table.is_file() and not (folder / GRID).exists():
+    if table.is_file() and not (folder / grid.GRID).exists():
         return read_table(table)
-    if not (folder / GRID).is_file():
-        raise AblationError(f"{folder} has no {GRID}; valid is a folder that `ablate run` has begun")
-    (settings, beginnings), found = read_begun(folder), []
-    for run in runs_of(settings):
-        status, record = status_of(run), None
-        unread = status.reason if status.state is State.UNREADABLE else None
-        if status.state is State.FINISHED:
+    (settings, beginnings), found, rows = grid.read_begun(folder), [], []
+    if settings is None:
+        raise AblationError(f"{folder} has no {grid.GRID}; valid is a folder that `ablate run` has begun")
+    for run in grid.runs_of(settings):
+        status, record = run.status(), None
+        unread = status.reason if status.state == "unreadable" else None
+        if status.state == "finished":
             try:
-                record = read_record(run)
+                record = run.record()
             except AblationError as error:
                 unread = str(error)
         # the folder may be moved, and reports are shown to others
         warnings = [unread.replace(f"{settings.folder}/", "")] if unread else []
-        found.append((RunResult(run.variant, run.seed, status.state, record, warnings), status.metrics))
-    return gathered(settings, found, beginnings)
+        found.append(RunResult(run.variant, run.seed, status.state, record, warnings))
+        for step, logged in sorted(status.metrics.items()):
+            rows += [(run.name, run.variant, run.seed, step, *each) for each in logged.items()]
+    data = pd.DataFrame(rows, columns=[*_COLUMNS]).astype(_COLUMNS)
+    return Results(settings, found, data, beginnings=beginnings)
 
 
 @dataclass(frozen=True)
 class _About(Document):
     """What the file of a table has besides its rows."""
 
-    grid: dict[str, Any]
+    grid: GridSettings
     runs: list[RunResult]
     control: CheckResult | None
     beginnings: list[Beginning]
@@ -297,7 +322,7 @@ class _About(Document):
 
 def write_table(results: Results, file: Path) -> Path:
     """Write the table as Parquet, whole or not at all, with grid and records: all that a report reads."""
-    about = _About(results.settings.as_dict(), results.runs, results.control, results.beginnings)
+    about = _About(results.settings, results.runs, results.control, results.beginnings)
     table, written = pa.Table.from_pandas(results.table, preserve_index=False), pa.BufferOutputStream()
     with pq.ParquetWriter(
         written, table.schema, compression="zstd", compression_level=19, store_schema=False
@@ -314,9 +339,9 @@ def read_table(file: Path) -> Results:
         content = pq.read_table(file, read_dictionary=["run", "variant", "metric"])
         about = parse_json((content.schema.metadata or {}).get(_ABOUT.encode(), b""), _About)
         table = content.to_pandas()[[*_COLUMNS]].astype(_COLUMNS)
-        plain = json.dumps({**about.grid, "folder": str(file.parent)})
-        settings, names = checked(parse_json(plain, GridSettings)), [run.name for run in about.runs]
-        if names != [run.name for run in runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
+        settings = grid.checked(replace(about.grid, folder=str(file.parent)))
+        names = [run.name for run in about.runs]
+        if names != [run.name for run in grid.runs_of(settings)] or not {*table["run"].unique()} <= {*names}:
             raise ValueError("its runs or rows are not those of its grid")
         return Results(settings, about.runs, table, about.control, about.beginnings)
     except (ValueError, TypeError, LookupError, OverflowError, OSError, pa.ArrowException) as error:

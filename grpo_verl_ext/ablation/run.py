@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from grpo_verl_ext.ablation.declaration import GridSettings
-from grpo_verl_ext.ablation.grid import AblationError, GridRun, keep_grid
-from grpo_verl_ext.ablation.state import FAILURE, NOTE, RUN_RECORD, STARTS, noted_job, read_record, status_of
+from grpo_verl_ext.ablation.grid import FAILURE, NOTE, RUN_RECORD, STARTS, AblationError, GridRun, keep_grid
 from grpo_verl_ext.rewards.functions import file_of, is_function
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.provenance import CHANGED, git_revision, machine, utc_now, versions
@@ -103,7 +102,7 @@ def go(
     """Keep the grid in its folder, and train those of its runs that are to do, here or on the cluster."""
     with alone_in(Path(settings.folder), AblationError):
         check_records(runs)
-        jobs = {run.name: noted_job(run.training.folder) for run in runs}
+        jobs = {run.name: run.job() for run in runs}
         for run in runs:
             job, folder = jobs[run.name], run.training.folder
             if job is not None and (cluster is None or job.address != cluster.address):
@@ -111,8 +110,8 @@ def go(
                 stop = f"ray job stop {name} --address {at}, then rm '{folder / NOTE}'"
                 said = f"{folder} was submitted to {at} as job {name}, which may be running"
                 raise AblationError(f"{said}. To watch it type --ray-address {at}; to abandon it: {stop}")
-        new = [run for run in runs if not jobs[run.name]]
-        new = [run for run in new if status_of(run).is_to_do(retry_failed=retry_failed)]
+        free = (run for run in runs if not jobs[run.name])
+        new = [run for run in free if run.status().is_to_do(retry_failed=retry_failed)]
         if settings.is_declared and new:
             _check_sources(new[0], configs)
         keep_grid(settings)
@@ -134,8 +133,8 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
         said = f"the checkout of grpo_verl_ext differs from its commit {revision.removesuffix(CHANGED)[:12]}"
         fix = "Commit the changes, or type: git worktree add ../clean HEAD, and run it there"
         raise AblationError(f"{said}; valid is one without changes, so that a record says what ran. {fix}")
-    record = read_record(run)
-    if record is None or not (record.inputs and status_of(run).has_steps):
+    record = run.record()
+    if record is None or not (record.inputs and run.status().metrics):
         return
     now = _made_with(run, configs)
     words = {"git_revision": "commit", "versions": "versions", "inputs": "model and data of hashes"}
@@ -149,7 +148,7 @@ def _check_sources(run: GridRun, configs: Mapping[str, DictConfig] | None) -> No
 def check_records(runs: Sequence[GridRun]) -> None:
     """Refuse to resume a run that was begun with other overrides, or with a key's in another order."""
     for run in runs:
-        if (record := read_record(run)) is None:
+        if (record := run.record()) is None:
             continue
         was = [f"steps={record.steps}", *sorted(record.overrides, key=key_of)]
         now = [f"steps={run.training.steps}", *sorted(run.training.overrides, key=key_of)]
@@ -183,7 +182,8 @@ def _attempt(
         failure.unlink(missing_ok=True)
         # a cluster has packages, files and processors of its own
         made_with = {"git_revision": None, "versions": {}} if cluster else _made_with(run, configs)
-        if not file.exists() or not status_of(run).has_steps:  # else an earlier attempt's record stays
+        status = run.status()  # an earlier attempt's record stays, if only what cannot be read
+        if not file.exists() or not (status.metrics or status.state == "unreadable"):
             content = {"variant": run.variant, "seed": run.seed, "overrides": list(training.overrides)}
             content |= {"steps": training.steps, **made_with, "began": utc_now()}
             write_whole(file, json.dumps(content, indent=2) + "\n")
@@ -192,7 +192,7 @@ def _attempt(
             if cluster is None:
                 training.go(show)
             else:
-                for _ in cluster.train(training, show):
+                for _ in cluster.train(training, run.job(), show):
                     yield True
             ended = {**parse_json(file.read_bytes(), dict[str, object]), "ended": utc_now()}
             write_whole(file, json.dumps(ended, indent=2) + "\n")
@@ -200,9 +200,9 @@ def _attempt(
             reason = str(error)  # printed where the file cannot be written
             write_whole(failure, f"{error}\n")
             reason = None
-        except CorruptFileError:  # `status_of` names the file, and the other runs go on
+        except CorruptFileError:  # `status` names the file, and the other runs go on
             pass
     except OSError as error:
         said = [reason, in_one_sentence(error, "folder=<another>") or str(error)]
         live.console.print(f"{run.name}: " + "\n".join(filter(None, said)), style="red")
-    live.console.print(f"{time.strftime('%H:%M:%S')} {run.name}: {status_of(run).state.value}")
+    live.console.print(f"{time.strftime('%H:%M:%S')} {run.name}: {run.status().state}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 import pandas as pd
+from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.live import Live
@@ -14,12 +15,11 @@ from rich.text import Text
 from scipy.optimize import brentq
 
 from grpo_verl_ext.ablation.declaration import GridSettings, Starts
-from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, check_unchanged, runs_of
+from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, RunStatus, check_unchanged, runs_of
 from grpo_verl_ext.ablation.measures import MANY, POWER, power, starts_needed
 from grpo_verl_ext.ablation.report import COLOURS, Report, write_files, write_page
-from grpo_verl_ext.ablation.results import TABLE, read_results, write_table
+from grpo_verl_ext.ablation.results import STEP_SECONDS, TABLE, read_results, write_table
 from grpo_verl_ext.ablation.run import check_records, check_runs, compose_runs, go
-from grpo_verl_ext.ablation.state import STEP_SECONDS, RunStatus, State, status_of
 from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.utils.console import make_console
 
@@ -27,18 +27,16 @@ from grpo_verl_ext.utils.console import make_console
 def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilot: Path | None) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
-    compose_runs(runs)
-    check_records(runs)
-    check_unchanged(settings)
+    _compose(console, settings, runs)
     statuses = _print_runs(console, runs, settings.metrics[0])
     left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
-    seconds = [second for status in statuses for second in status.step_seconds]
+    logged = [each for status in statuses for each in status.metrics.values()]
+    seconds = [each[STEP_SECONDS] for each in logged if STEP_SECONDS in each]
     steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
     known = f"about {steps * mean(seconds) / 60:.0f} min of steps" if seconds else ""
     time = known or "time unknown before the first step"
     console.print(f"{len(left)} of {len(runs)} runs to do, {time}. To start them: {command}")
     _print_power(console, settings, pilot)
-    _print_missing_control(console, settings)
 
 
 def run_grid(
@@ -57,23 +55,32 @@ def run_grid(
         valid = "valid is 1, for each run has the machine to itself. Type: --ray-address http://HOST:8265"
         raise AblationError(f"--jobs is {jobs}; without a cluster {valid}")
     runs = [run for run in runs_of(settings) if run.seed in settings.seeds[: starts.most if starts else None]]
-    configs = compose_runs(runs)
-    check_unchanged(settings)
+    configs = _compose(console, settings, runs)
     check_runs(configs, here=cluster is None)
     for line in dict.fromkeys(run.training.ray.words for run in runs if cluster is None):
         console.print(line)
-    _print_missing_control(console, settings)
 
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
         with Live(console=console, refresh_per_second=2, transient=True) as live:
             go(settings, chosen, live, retry_failed=retry_failed, cluster=cluster, configs=configs)
         statuses = _print_runs(console, chosen, settings.metrics[0])
-        return all(status.state is State.FINISHED for status in statuses)
+        return all(status.state == "finished" for status in statuses)
 
     finished = train(settings.seeds) if starts is None else _until_decided(console, settings, starts, train)
     console.print(f"To compare the runs: grpo-verl-ext ablate report {settings.folder}")
     return finished
+
+
+def _compose(console: Console, settings: GridSettings, runs: Sequence[GridRun]) -> dict[str, DictConfig]:
+    """Compose the runs, refuse what differs from what was begun, and say where the control is missed."""
+    configs = compose_runs(runs)
+    check_records(runs)
+    check_unchanged(settings)
+    if (control := control_of(settings)) is not None and not control.passed:
+        fix = "grpo-verl-ext ablate run <file of that grid>"
+        console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")
+    return configs
 
 
 def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -> None:
@@ -95,12 +102,12 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
         there = [name for name, values in results.values[primary.metric, primary.measure].items() if values]
         compared = [variant for variant in there if variant in settings.compared]
         compared = compared if len(compared) > 1 else there
-        spread = results.spread(primary, compared, results.settings.seeds)
-        sd = spread.sd * settings.spread_factor
+        pairs, degrees, common = results.spread(primary, compared, results.settings.seeds)
+        sd = pairs * settings.spread_factor
         if not math.isnan(sd):
-            said = f"SD of paired differences: {figures(spread.sd)} (from {source}: {', '.join(compared)}; "
-            said += f"{spread.starts} starts; {spread.degrees} degrees of freedom)"
-            said += f"; of differences of differences: {figures(sd)}" * (sd > spread.sd)
+            said = f"SD of paired differences: {figures(pairs)} (from {source}: {', '.join(compared)}; "
+            said += f"{common} starts; {degrees} degrees of freedom)"
+            said += f"; of differences of differences: {figures(sd)}" * (sd > pairs)
     count = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
     console.print(f"{count}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
     first, most = settings.starts.first if settings.starts else len(settings.usable), len(settings.usable)
@@ -131,7 +138,7 @@ def _until_decided(
     results = read_results(Path(settings.folder))
     spread, seeds = results.first_spread, results.seeds
     if spread is not None:
-        found = f"{figures(spread.sd)} ({spread.degrees} degrees of freedom)"
+        found = f"{figures(spread[0])} ({spread[1]} degrees of freedom)"
         needs = f"to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} starts are trained"
         said = f"After {first} starts the SD of paired differences is {found}: {needs}"
         console.print(f"{said}, of at most {starts.most}.")
@@ -169,27 +176,22 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
 
 def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[RunStatus]:
     """Print a line for each run with its last value of the metric and seconds of a step, and the failures."""
-    statuses, shown = [status_of(run) for run in runs], Table(title="runs")
+    statuses, shown = [run.status() for run in runs], Table(title="runs")
     for name in ("variant", "seed", "state", "step", metric, "s a step"):
         shown.add_column(name, justify="left" if name == "variant" else "right", overflow="fold")
-    for status in statuses:
-        run, step = status.run, max(status.metrics, default=0)
-        values = [values[metric] for _, values in sorted(status.metrics.items()) if metric in values]
+    for run, status in zip(runs, statuses, strict=True):
+        values, seconds = (
+            [logged[name] for _, logged in sorted(status.metrics.items()) if name in logged]
+            for name in (metric, STEP_SECONDS)
+        )
         value = f"{values[-1]:.3f}" if values else "–"
-        took = f"{mean(status.step_seconds):.1f}" if status.step_seconds else "–"
-        done = f"{step}/{run.training.steps}"
-        shown.add_row(run.variant, str(run.seed), status.state.value, done, value, took)
+        took = f"{mean(seconds):.1f}" if seconds else "–"
+        done = f"{max(status.metrics, default=0)}/{run.training.steps}"
+        shown.add_row(run.variant, str(run.seed), status.state, done, value, took)
     console.print(shown, "")
-    for status in statuses:
+    for run, status in zip(runs, statuses, strict=True):
         if status.reason is not None:
-            again = "\nTo try it again: --retry-failed" * (status.state is State.FAILED)
-            said = f"{status.run.name} {status.state.value}:\n{status.reason.rstrip()}{again}"
+            again = "\nTo try it again: --retry-failed" * (status.state == "failed")
+            said = f"{run.name} {status.state}:\n{status.reason.rstrip()}{again}"
             console.print(f"\n{said}", style="red")
     return statuses
-
-
-def _print_missing_control(console: Console, settings: GridSettings) -> None:
-    control = control_of(settings)
-    if control is not None and not control.passed:
-        fix = "grpo-verl-ext ablate run <file of that grid>"
-        console.print(f"{control.sentence}. Without it every verdict is blind. Type: {fix}", style="red")

@@ -10,10 +10,10 @@ import numpy as np
 from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.measures import MANY, POWER, Paired, holm
-from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict, VerdictOutcome, read_results
+from grpo_verl_ext.ablation.results import CheckResult, Outcome, Results, Verdict, read_results
 
 
-def outcome_of(tested: Verdict, alpha: float, comparisons: int) -> VerdictOutcome:
+def outcome_of(tested: Verdict, alpha: float, comparisons: int) -> Outcome:
     """Decide one comparison.
 
     What is expected is shown at ``adjusted_p`` ≤ alpha, and its opposite direction likewise, the test being
@@ -25,11 +25,11 @@ def outcome_of(tested: Verdict, alpha: float, comparisons: int) -> VerdictOutcom
     if adjusted is not None and adjusted <= alpha:
         is_higher = tested.difference is not None and tested.difference > 0
         as_expected = expected in ("equal", "different") or is_higher == (expected == "higher")
-        return VerdictOutcome.SHOWN if as_expected else VerdictOutcome.OPPOSITE
+        return "shown" if as_expected else "opposite"
     other = tested.p if expected == "equal" else tested.p_equal
     if other is not None and other <= alpha / comparisons:
-        return VerdictOutcome.OPPOSITE if expected == "equal" else VerdictOutcome.EQUAL
-    return VerdictOutcome.UNDECIDED
+        return "opposite" if expected == "equal" else "equal within the margin"
+    return "undecided"
 
 
 def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
@@ -51,19 +51,19 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
     p = [each.p_equal if each.expected == "equal" else each.p for each in tests]
     adjusted = holm(np.array(p, dtype=float)).tolist()
     verdicts, missed = [], [each for each in checks if not each.passed]
-    for comparison, alone, adjusted_p in zip(grid.comparisons, tests, adjusted, strict=True):
+    for alone, adjusted_p in zip(tests, adjusted, strict=True):
         tested = alone if alone.p is None else replace(alone, adjusted_p=adjusted_p)
         outcome = outcome_of(tested, grid.alpha, len(tests))
-        own = [check for check in missed if check.variant in comparison.weights]
+        own = [check for check in missed if check.variant in tested.weights]
         if any(check.is_control for check in missed):
-            outcome = VerdictOutcome.BLIND
+            outcome = "blind"
             reason = "the positive control was missed, so that nothing is claimed"
         elif own:
-            outcome = VerdictOutcome.NOT_EXERCISED
+            outcome = "not exercised"
             reason = "; ".join(f"{check.name}, was missed by {check.variant}" for check in own)
         else:
-            reason = _untested(tested, comparison) or _reason(tested, outcome, grid.margin or 0.0)
-        said = f"{in_words(tested.name, tested)}: {outcome.value}; {reason}"
+            reason = _untested(tested) or _reason(tested, outcome, grid.margin or 0.0)
+        said = f"{in_words(tested.name, tested)}: {outcome}; {reason}"
         verdicts.append(replace(tested, outcome=outcome, sentence=said))
     return checks, verdicts
 
@@ -91,35 +91,35 @@ def _control(results: Results, comparison: Comparison) -> CheckResult:
     """Whether the control's difference is significant, at alpha, in its expected direction."""
     tested = results.tested(comparison)
     alone = replace(tested, adjusted_p=tested.p, p_equal=None)  # outside of Holm's family
-    passed = outcome_of(alone, results.settings.alpha, 1) is VerdictOutcome.SHOWN
+    passed = outcome_of(alone, results.settings.alpha, 1) == "shown"
     said = "shown" if passed else f"missed; {tested.expected} was expected"
-    why = _untested(tested, comparison) or _p_text(tested.p)
+    why = _untested(tested) or _p_text(tested.p)
     said = f"positive control {in_words(tested.name, tested)}: {said} ({why})"
     name = f"positive control: {tested.name}, {tested.expected}"
     return CheckResult(name, tested.variant, tested.difference, passed, True, said)
 
 
-def _untested(tested: Verdict, comparison: Comparison) -> str:
+def _untested(tested: Verdict) -> str:
     """Why there is no p; empty: there is one."""
     if unknown := [str(seed) for seed, value in tested.by_seed.items() if not math.isfinite(value)]:
         return f"a value is NaN with seed {', '.join(unknown)}"
     if len(tested.by_seed) < FEWEST:
-        everyone = "both" if len(comparison.weights) == 2 else "all"
+        everyone = "both" if len(tested.weights) == 2 else "all"
         return f"fewer than {FEWEST} starts are finished by {everyone}"
     return "the difference is the same with every seed" if tested.p is None else ""
 
 
-def _reason(tested: Verdict, outcome: VerdictOutcome, margin: float) -> str:
+def _reason(tested: Verdict, outcome: Outcome, margin: float) -> str:
     """The rest of the sentence of a verdict that the tests decided."""
     expected, within = tested.expected, f"within ±{margin:g}"
     p, p_equal, adjusted_p = map(_p_text, (tested.p, tested.p_equal, tested.adjusted_p))
-    if outcome is VerdictOutcome.SHOWN:
+    if outcome == "shown":
         said = f"equal {within}" if expected == "equal" else f"{expected}, as expected"
         return f"{said} ({adjusted_p})"
-    if outcome is VerdictOutcome.OPPOSITE:
+    if outcome == "opposite":
         other = {"higher": "lower", "lower": "higher"}.get(expected, "different")
         return f"{other} where {expected} was expected ({p if expected == 'equal' else adjusted_p})"
-    if outcome is VerdictOutcome.EQUAL:
+    if outcome == "equal within the margin":
         return f"{within} ({p_equal})"
     adjusted_p += " after Holm"
     different, equal = (p, adjusted_p) if expected == "equal" else (adjusted_p, p_equal)

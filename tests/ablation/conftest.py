@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from click.testing import Result
 from omegaconf import OmegaConf
@@ -15,8 +17,7 @@ from grpo_verl_ext.ablation import terminal
 from grpo_verl_ext.ablation.declaration import Expectation, GridSettings, Primary
 from grpo_verl_ext.ablation.grid import keep_grid
 from grpo_verl_ext.ablation.report import Report
-from grpo_verl_ext.ablation.results import CheckResult, RunResult, Verdict, VerdictOutcome, gathered
-from grpo_verl_ext.ablation.state import State
+from grpo_verl_ext.ablation.results import CheckResult, Results, RunResult, Verdict
 from grpo_verl_ext.runs.child_process import ProcessFailedError
 from grpo_verl_ext.runs.verl_run import TRAINED, Metrics, VerlRun
 
@@ -116,24 +117,32 @@ def declared(tmp_path: Path, grid_of) -> Report:
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
-    outcomes = {"dapo": VerdictOutcome.UNDECIDED, "dr_grpo": VerdictOutcome.EQUAL}
-    outcomes |= {"gvpo": VerdictOutcome.SHOWN, "gvpo_at_the_reference": VerdictOutcome.OPPOSITE}
-    outcomes |= {"ppo": VerdictOutcome.NOT_EXERCISED}
+    outcomes = {"dapo": "undecided", "dr_grpo": "equal within the margin"}
+    outcomes |= {"gvpo": "shown", "gvpo_at_the_reference": "opposite"}
+    outcomes |= {"ppo": "not exercised"}
     variants = ["grpo", *outcomes]
     claims = {"primary": Primary(PRIMARY, "area"), "margin": 0.05}
     claims["expect"] = [Expectation(variant, "higher") for variant in outcomes]
     settings = grid_of(variants, ["val/acc"], tmp_path / "declared", **claims)
     took = {"timing_s/step": 1.5, "perf/total_num_tokens": 7.0, "actor/perf/max_memory_allocated_gb": 3.0}
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, **took} for step in range(3)}
-    runs = [RunResult(variant, seed, State.FINISHED) for seed in (1, 2) for variant in variants]
+    runs = [RunResult(variant, seed, "finished") for seed in (1, 2) for variant in variants]
+    columns = ["run", "variant", "seed", "step", "metric", "value"]
+    rows = [
+        (run.name, run.variant, run.seed, step, *each)
+        for run, step in product(runs, metrics)
+        for each in metrics[step].items()
+    ]
+    results = Results(settings, runs, pd.DataFrame(rows, columns=columns))
     verdicts = []
     for place, (variant, outcome) in enumerate(outcomes.items()):
         first = place / 10 - 0.1
-        sentence = f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome.value}; p = 0.123"
+        sentence = f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome}; p = 0.123"
         sentence += " after Holm; equality within ±0.05: p = 0.0021; 0.05 needs 7 more starts"
         verdicts.append(
             Verdict(
                 **{"variant": variant, "against": "grpo", "measure": "area", "expected": "higher"},
+                **{"name": f"{variant} − grpo, area of {PRIMARY}", "weights": {variant: 1, "grpo": -1}},
                 **{"outcome": outcome, "sentence": sentence, "by_seed": {1: first, 2: first + 0.02}},
                 **{"difference": first + 0.01, "low": first - 0.115, "high": first + 0.135},
             )
@@ -142,4 +151,4 @@ def declared(tmp_path: Path, grid_of) -> Report:
         CheckResult("actor/pg_clipfrac, mean, at least 0.01", "ppo", 0.009962, False, False, "missed"),
         CheckResult("lr1e-3 lower than grpo", "lr1e-3", -0.25, True, True, "passed"),
     ]
-    return Report(gathered(settings, [(run, metrics) for run in runs]), judged=(checks, verdicts))
+    return Report(results, judged=(checks, verdicts))

@@ -9,6 +9,7 @@ import pytest
 
 from grpo_verl_ext.ablation.results import read_results, write_table
 from grpo_verl_ext.runs.verl_run import TRAINED
+from grpo_verl_ext.utils.documents import as_plain
 
 GRID: dict[str, Any] = {
     "axes": {"algo": {"a": [], "b": [], "bad": []}},
@@ -87,7 +88,7 @@ def test_the_table_and_the_report_keep_it(ablate, grid: Path, tmp_path: Path) ->
     (tmp_path / "kept").mkdir()
     write_table(results, tmp_path / "kept" / "metrics.parquet")
     kept = read_results(tmp_path / "kept")
-    assert (kept.beginnings, kept.settings.as_dict()) == (results.beginnings, results.settings.as_dict())
+    assert (kept.beginnings, as_plain(kept.settings)) == (results.beginnings, as_plain(results.settings))
     printed = ablate("report", tmp_path / "kept").output
     assert "the grid was begun 3 times" in printed
     assert printed.count("at commit abc") == 3

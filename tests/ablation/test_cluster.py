@@ -24,7 +24,6 @@ from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import AblationError, GridRun
 from grpo_verl_ext.ablation.ray_jobs import RayCluster, connected
 from grpo_verl_ext.ablation.run import go
-from grpo_verl_ext.ablation.state import State, noted_job, status_of
 from grpo_verl_ext.runs.verl_run import VerlRun
 
 CLIP = Path(__file__).parents[2] / "examples" / "ablations" / "clip_chain_sum.yaml"
@@ -97,7 +96,7 @@ def submit(
     usual = {"base": [], "axes": {"x": {"x": []}}, "seeds": [1], "baseline": ["x"], "metrics": ["score"]}
     grid = GridSettings(folder=str(tmp_path / "grid"), steps=2, **usual)
     go(grid, runs, told, cluster=at, **{"retry_failed": False, **settings})
-    return told, [run for run in runs if status_of(run).state is State.FAILED]
+    return told, [run for run in runs if run.status().state == "failed"]
 
 
 def jobs_of(client: JobSubmissionClient, tmp_path: Path) -> list[Any]:
@@ -117,7 +116,7 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] |
 def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address, client, run_named) -> None:
     run = run_named("a", "+word='it is $HOME; \"so\"'")
     told, failed = submit(tmp_path, [run], cluster(address))
-    assert (told.begun, failed, status_of(run).state) == (["a"], [], State.FINISHED)
+    assert (told.begun, failed, run.status().state) == (["a"], [], "finished")
     assert run.training.metrics() == {1: {"score": 1}, 2: {"score": 2, "training/global_step": 2}}
     log = (run.training.folder / "attempt-1.log").read_text()
     arguments = json.loads(next(line for line in log.splitlines() if line.startswith("arguments"))[10:])
@@ -132,7 +131,7 @@ def test_a_run_is_a_job_with_the_same_command_line_and_metrics(tmp_path, address
     ]
     (job,) = jobs_of(client, tmp_path)
     assert job.submission_id.startswith("grid-a-seed-1-attempt-1-")
-    assert noted_job(run.training.folder) is None
+    assert run.job() is None
     assert submit(tmp_path, [run], cluster(address))[0].begun == []
 
 
@@ -141,8 +140,8 @@ def test_a_failed_job_is_noted_and_the_others_go_on(tmp_path, address, client, r
     runs = [run_named("a", status=3), run_named("b")]
     told, failed = submit(tmp_path, runs, cluster(address))
     assert (told.begun, failed) == (["a", "b"], [runs[0]])
-    assert [status_of(run).state for run in runs] == [State.FAILED, State.FINISHED]
-    reason = status_of(runs[0]).reason
+    assert [run.status().state for run in runs] == ["failed", "finished"]
+    reason = runs[0].status().reason
     assert "the reason of a\njob grid-a-seed-1-attempt-1-" in reason
     assert "is FAILED: Job entrypoint command failed with exit code 3" in reason
 
@@ -164,15 +163,15 @@ def test_after_a_kill_the_same_jobs_are_watched(tmp_path, address, client, signs
     finally:
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-    assert [status_of(run).state for run in runs] == [State.BEGUN, State.BEGUN, State.WAITING]
+    assert [run.status().state for run in runs] == ["begun", "begun", "waiting"]
     (signs / "fail").touch()
-    failing = noted_job(runs[1].training.folder).submission_id
+    failing = runs[1].job().submission_id
     wait_until(lambda: client.get_job_status(failing) is JobStatus.FAILED)
 
     told, failed = submit(tmp_path, runs, cluster(address, 2), told=Told(on_metrics=(signs / "go").touch))
     assert (told.begun, failed) == (["a", "b", "c"], [runs[1]])
-    assert [status_of(run).state for run in runs] == [State.FINISHED, State.FAILED, State.FINISHED]
-    assert "the reason of b" in status_of(runs[1]).reason
+    assert [run.status().state for run in runs] == ["finished", "failed", "finished"]
+    assert "the reason of b" in runs[1].status().reason
     assert len(jobs_of(client, tmp_path)) == 3
     assert [(signs / f"{name}.begun").read_text() for name in "abc"] == ["once\n"] * 3
 
@@ -188,7 +187,7 @@ def test_a_forgotten_job_is_submitted_again_unless_it_ended(tmp_path, address, s
     (signs / "go").touch()
     said: list[str] = []
     submit(tmp_path, runs, cluster(address, say=said.append))
-    assert [status_of(run).state for run in runs] == [State.FINISHED, State.FINISHED]
+    assert [run.status().state for run in runs] == ["finished", "finished"]
     assert len([words for words in said if "does not know job of another day" in words]) == 2
     assert [(signs / f"{name}.begun").read_text() for name in "ab"] == ["once\n"] * 2
 
@@ -202,7 +201,7 @@ def test_a_job_goes_on_when_the_connection_stays_lost(tmp_path, address, client,
         submit(tmp_path, [run], lost, told=told)
     (job,) = jobs_of(client, tmp_path)
     assert job.status is JobStatus.RUNNING
-    assert (status_of(run).state, status_of(run).reason) == (State.BEGUN, None)
+    assert (run.status().state, run.status().reason) == ("begun", None)
 
     for other in (cluster(address), None):
         with pytest.raises(AblationError, match=f"as job {job.submission_id}, which may be running"):

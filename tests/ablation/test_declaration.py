@@ -64,9 +64,13 @@ def test_every_key_is_read(read) -> None:
 
 def test_the_baseline_is_filled_in(read) -> None:
     declared = read("starts={first: 3, most: 4}")
+    pairs, of = (("gvpo", "grpo", "higher"), ("ppo", "gvpo", "equal")), "area of gold_response/probability"
     assert declared.comparisons == [
-        Comparison("gvpo", "grpo", "higher", {"gvpo": 1, "grpo": -1}),
-        Comparison("ppo", "gvpo", "equal", {"ppo": 1, "gvpo": -1}),
+        Comparison(
+            **{"name": f"{variant} − {against}, {of}", "variant": variant, "against": against},
+            **{"measure": "area", "expected": expected, "weights": {variant: 1, against: -1}},
+        )
+        for variant, against, expected in pairs
     ]
     assert declared.compared == ["gvpo", "grpo", "ppo"]
     assert declared.level == 0.02
@@ -92,7 +96,7 @@ def test_one_pair_by_two_measures(read) -> None:
     """Two comparisons, each with its share of the level."""
     final = "{variant: gvpo, is: higher, measure: final}"
     declared = read_one(read, f"expect=[{{variant: gvpo, is: higher}}, {final}]")
-    assert [each.measure for each in declared.comparisons] == [None, "final"]
+    assert [each.measure for each in declared.comparisons] == ["area", "final"]
     assert declared.level == 0.02
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from limits import full, largest_file, read_only
 
-from grpo_verl_ext.ablation.grid import GridRun, read_grid, runs_of
-from grpo_verl_ext.ablation.state import FAILURE, State, status_of
+from grpo_verl_ext.ablation.grid import FAILURE, GridRun, State, read_grid, runs_of
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def runs(file: Path) -> list[GridRun]:
 
 
 def states(runs: list[GridRun]) -> list[State]:
-    return [status_of(run).state for run in runs]
+    return [run.status().state for run in runs]
 
 
 class TestRuns:
@@ -31,10 +30,10 @@ class TestRuns:
         runs[1].training.folder.mkdir(parents=True)
         with read_only(runs[1].training.folder):
             printed = ablate("run", file, status=1).stdout
-            assert states(runs) == [State.FINISHED, State.BEGUN, State.FINISHED]
+            assert states(runs) == ["finished", "begun", "finished"]
         assert f"b/seed-1: {runs[1].training.folder}/run.json: Permission denied; valid is a place" in printed
         ablate("run", file)
-        assert states(runs) == [State.FINISHED] * 3
+        assert states(runs) == ["finished"] * 3
 
     def test_a_failure_that_no_file_can_take_is_printed(self, ablate, file, verl, runs) -> None:
         verl.add("b")
@@ -42,7 +41,7 @@ class TestRuns:
         printed = ablate("run", file, status=1).stdout
         assert "b/seed-1: the disk is full, says verl\nended with status 1\n" in printed
         assert f"{FAILURE}: No space left on device. Free space there, and" in printed
-        assert states(runs) == [State.FINISHED, State.BEGUN, State.FINISHED]
+        assert states(runs) == ["finished", "begun", "finished"]
 
     def test_a_folder_in_which_nothing_can_be_made(self, ablate, file, tmp_path) -> None:
         (tmp_path / "closed").mkdir()
@@ -59,7 +58,7 @@ class TestFilesThatAreSomethingElse:
         (runs[0].training.folder / FAILURE).write_bytes(b"caf\xe9 ended with status 1\n")
         assert "a/seed-1 failed:\ncaf� ended with status 1" in ablate("plan", file).stdout
         ablate("run", file, "--retry-failed")
-        assert states(runs) == [State.FINISHED] * 3
+        assert states(runs) == ["finished"] * 3
 
     @pytest.mark.parametrize("name", [FAILURE, "attempt-1.jsonl"])
     def test_a_folder_in_its_place_stops_one_run(self, ablate, file, runs, name: str) -> None:
@@ -69,7 +68,7 @@ class TestFilesThatAreSomethingElse:
             printed = ablate(command, file, status=status).stdout
             assert "a/seed-1 unreadable:\n" in printed
             assert f"{place} cannot be read" in printed
-        assert states(runs) == [State.UNREADABLE, State.FINISHED, State.FINISHED]
+        assert states(runs) == ["unreadable", "finished", "finished"]
         place.rmdir()
         ablate("run", file)
 

@@ -104,6 +104,13 @@ def test_a_wrong_value_is_named(written, overrides: list[str], message: str) -> 
         read_grid(written(), overrides)
 
 
+@pytest.mark.parametrize("folder", ["", "folder: ''\n"])
+def test_a_grid_without_a_folder_is_refused(written, folder: str) -> None:
+    """Results would lie in the folder in which the command is typed."""
+    with pytest.raises(AblationError, match=r"folder is not given.* Type: folder="):
+        read_grid(written(SMALL.replace("folder: somewhere\n", folder)))
+
+
 def test_labels_are_the_text_that_was_typed(written) -> None:
     axes = "axes: {beta: {on: [a=on], 0.1: [b=1], 1e-6: [c=1], 010: [], null: []}}"
     text = SMALL[: SMALL.index("axes:")] + f"{axes}\nseeds: [1]\nbaseline: [on]\nmetrics: [1e-3]\n"

@@ -13,6 +13,7 @@ from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import read_grid
 from grpo_verl_ext.ablation.report import Report, write_files
 from grpo_verl_ext.ablation.results import read_table
+from grpo_verl_ext.utils.documents import as_plain
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ablations"
 KEPT = sorted((EXAMPLES / "results").glob("*/metrics.parquet"))
@@ -48,9 +49,9 @@ def test_the_report_is_made_anew_and_is_the_same(kept: Path, reports: dict[str, 
 )
 def test_the_grid_beside_it_is_the_one_that_was_run(kept: Path) -> None:
     """In every key: what ran, what is compared, and all that was declared."""
-    beside = read_grid(EXAMPLES / f"{kept.parent.name}.yaml").as_dict()
+    beside = as_plain(read_grid(EXAMPLES / f"{kept.parent.name}.yaml"))
     beside["base"] = [word for word in beside["base"] if not word.startswith(WHERE_A_TASK_IS)]
-    assert beside == read_table(kept).settings.as_dict()
+    assert beside == as_plain(read_table(kept).settings)
     assert beside.keys() == {field.name for field in fields(GridSettings)} - {"folder"}
 
 

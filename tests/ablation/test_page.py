@@ -6,13 +6,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from grpo_verl_ext.ablation.grid import runs_of
 from grpo_verl_ext.ablation.report import COLOURS, Report, write_page
-from grpo_verl_ext.ablation.results import VerdictOutcome, read_results
+from grpo_verl_ext.ablation.results import Outcome, read_results
 
 HOSTILE = (
     "<script>document.title='harmed'</script><img src=x onerror=\"document.title='harmed'\">"
@@ -123,4 +124,4 @@ def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
 
 
 def test_each_outcome_has_a_colour() -> None:
-    assert {*VerdictOutcome, "control shown", "control missed", "exploratory"} == {*COLOURS}
+    assert {*get_args(Outcome), "control shown", "control missed", "exploratory"} == {*COLOURS}

@@ -16,7 +16,6 @@ from grpo_verl_ext.ablation import run as runner
 from grpo_verl_ext.ablation.declaration import GridSettings
 from grpo_verl_ext.ablation.grid import AblationError, GridRun, runs_of
 from grpo_verl_ext.ablation.run import check_records, go
-from grpo_verl_ext.ablation.state import State, read_record, status_of
 from grpo_verl_ext.runs.verl_run import Metrics, VerlRun
 
 
@@ -64,7 +63,7 @@ class _TwoAtOnce:
     address = "http://127.0.0.1:1"
     at_once = 2
 
-    def train(self, run: VerlRun, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
+    def train(self, run: VerlRun, job: None, on_metrics: Callable[[Metrics], None]) -> Iterator[None]:
         yield
         run.go(on_metrics)
 
@@ -74,8 +73,8 @@ def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(settings, grid, verl,
     heard = Heard()
     go(settings, grid, heard, retry_failed=False, cluster=_TwoAtOnce())
     assert heard.words[:2] == ["a/seed-1 begins", "b/seed-1 begins"]
-    assert [status_of(run).state for run in grid] == [State.FINISHED] * 3
-    record = read_record(grid[0])
+    assert [run.status().state for run in grid] == ["finished"] * 3
+    record = grid[0].record()
     assert record is not None
     assert (record.git_revision, record.versions, record.machine) == (None, {}, None)
 
@@ -83,16 +82,16 @@ def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(settings, grid, verl,
 def test_a_failed_run_is_named_skipped_and_retried_when_asked(settings, grid, verl) -> None:
     verl.add("b")
     go(settings, grid, Heard(), retry_failed=False)
-    assert [status_of(run).state for run in grid] == [State.FINISHED, State.FAILED, State.FINISHED]
-    assert status_of(grid[1]).reason == "the disk is full, says verl\nended with status 1\n"
+    assert [run.status().state for run in grid] == ["finished", "failed", "finished"]
+    assert grid[1].status().reason == "the disk is full, says verl\nended with status 1\n"
 
     verl.clear()
     heard = Heard()
     go(settings, grid, heard, retry_failed=False)
     assert heard.words == []
-    assert not status_of(grid[1]).is_to_do(retry_failed=False)
+    assert not grid[1].status().is_to_do(retry_failed=False)
     go(settings, grid, heard, retry_failed=True)
-    assert status_of(grid[1]).state is State.FINISHED
+    assert grid[1].status().state == "finished"
 
 
 @pytest.mark.parametrize("when", ["before", "while it trains"])
@@ -111,8 +110,8 @@ def test_a_run_whose_metrics_are_corrupt_ends_no_other(settings, grid, verl, mon
         (first / "attempt-1.jsonl").write_text("{\n")
     go(settings, grid, heard, retry_failed=True)
     assert heard.begun == ["a/seed-1"] * (when != "before") + ["b/seed-1", "c/seed-1"]
-    assert [status_of(run).state for run in grid] == [State.UNREADABLE, State.FINISHED, State.FINISHED]
-    assert "a/seed-1/attempt-1.jsonl, line 1, is no record" in str(status_of(grid[0]).reason)
+    assert [run.status().state for run in grid] == ["unreadable", "finished", "finished"]
+    assert "a/seed-1/attempt-1.jsonl, line 1, is no record" in str(grid[0].status().reason)
     assert not (first / "failed.txt").exists()
 
 

@@ -31,7 +31,7 @@ def shown(ablate, declared: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_report_begins_with_the_verdicts_and_ends_with_files(declared: Report, shown) -> None:
     lines = shown().splitlines()
-    assert lines[:6] == [*(f"{each.outcome.value}: {each.sentence}" for each in declared.verdicts), ""]
+    assert lines[:6] == [*(f"{each.outcome}: {each.sentence}" for each in declared.verdicts), ""]
     rest = [" ".join(line.split()) for line in lines[6:] if line.strip() and "─" not in line]
     assert rest[:6] == [
         "checks",

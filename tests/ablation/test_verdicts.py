@@ -41,10 +41,10 @@ def decided(expected: str, difference: float, *, p: float, p_equal: float, compa
     """The outcome at alpha 0.04; of two comparisons, 0.02 is the level of one."""
     usual = {"adjusted_p": p_equal if expected == "equal" else p}
     numbers = {"expected": expected, "difference": difference, "p": p, "p_equal": p_equal}
-    return outcome_of(Verdict(**COMPARED, **numbers, **usual | adjusted), 0.04, comparisons).name
+    return outcome_of(Verdict(**COMPARED, **numbers, **usual | adjusted), 0.04, comparisons)
 
 
-COMPARED = {"variant": "a", "against": "b", "measure": "area", "by_seed": {}}
+COMPARED = {"variant": "a", "against": "b", "measure": "area", "by_seed": {}, "name": "", "weights": {}}
 BELOW, ABOVE = math.nextafter(0.04, 0), math.nextafter(0.04, 1)
 
 
@@ -52,30 +52,30 @@ class TestRule:
     @pytest.mark.parametrize(
         ("expected", "difference", "wanted"),
         [
-            *(("higher", 0.1, "SHOWN"), ("higher", -0.1, "OPPOSITE"), ("lower", -0.1, "SHOWN")),
-            *(("lower", 0.1, "OPPOSITE"), ("different", 0.1, "SHOWN"), ("different", -0.1, "SHOWN")),
+            *(("higher", 0.1, "shown"), ("higher", -0.1, "opposite"), ("lower", -0.1, "shown")),
+            *(("lower", 0.1, "opposite"), ("different", 0.1, "shown"), ("different", -0.1, "shown")),
         ],
     )
     def test_a_significant_difference(self, expected: str, difference: float, wanted: str) -> None:
         for adjusted in (0.04, BELOW):
             assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted_p=adjusted) == wanted
-        assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted_p=ABOVE) == "UNDECIDED"
+        assert decided(expected, difference, p=0.001, p_equal=1.0, adjusted_p=ABOVE) == "undecided"
 
     @pytest.mark.parametrize("expected", ["higher", "lower", "different"])
     def test_equivalence_takes_the_level_of_one_comparison(self, expected: str) -> None:
-        assert decided(expected, 0.0, p=0.9, p_equal=0.02) == "EQUAL"
-        assert decided(expected, 0.0, p=0.9, p_equal=math.nextafter(0.02, 1)) == "UNDECIDED"
+        assert decided(expected, 0.0, p=0.9, p_equal=0.02) == "equal within the margin"
+        assert decided(expected, 0.0, p=0.9, p_equal=math.nextafter(0.02, 1)) == "undecided"
 
     def test_equality_that_was_expected(self) -> None:
-        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted_p=0.04) == "SHOWN"
-        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted_p=ABOVE) == "UNDECIDED"
-        assert decided("equal", 0.01, p=0.001, p_equal=0.001) == "SHOWN"
-        assert decided("equal", 0.1, p=0.02, p_equal=0.9) == "OPPOSITE"
-        assert decided("equal", 0.1, p=math.nextafter(0.02, 1), p_equal=0.9) == "UNDECIDED"
+        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted_p=0.04) == "shown"
+        assert decided("equal", 0.0, p=0.9, p_equal=0.0, adjusted_p=ABOVE) == "undecided"
+        assert decided("equal", 0.01, p=0.001, p_equal=0.001) == "shown"
+        assert decided("equal", 0.1, p=0.02, p_equal=0.9) == "opposite"
+        assert decided("equal", 0.1, p=math.nextafter(0.02, 1), p_equal=0.9) == "undecided"
 
     @pytest.mark.parametrize("expected", ["higher", "lower", "different", "equal"])
     def test_nan_decides_nothing(self, expected: str) -> None:
-        assert decided(expected, 0.0, p=math.nan, p_equal=math.nan) == "UNDECIDED"
+        assert decided(expected, 0.0, p=math.nan, p_equal=math.nan) == "undecided"
 
 
 class TestSimulated:
@@ -112,7 +112,7 @@ class TestSimulated:
         outcomes, ends = self.simulate([0.0] * 4)
         assert len(outcomes) == self.GRIDS
         assert {self.FIRST, self.MOST} < {*ends} | {self.FIRST}
-        found = sum("SHOWN" in grid or "OPPOSITE" in grid for grid in outcomes) / self.GRIDS
+        found = sum("shown" in grid or "opposite" in grid for grid in outcomes) / self.GRIDS
         assert found <= 0.05 + self.three_errors(0.05)
         # Holm's level of 4 two-sided tests with one baseline is a little below alpha.
         assert found >= 0.02
@@ -126,7 +126,7 @@ class TestSimulated:
         all but the smallest p of several at more than alpha / 4.
         """
         outcomes, ends = self.simulate([self.MARGIN] + [0.0] * (comparisons - 1))
-        found = sum(grid[0] == "SHOWN" for grid in outcomes) / self.GRIDS
+        found = sum(grid[0] == "shown" for grid in outcomes) / self.GRIDS
         effect, level = self.MARGIN / self.SD, self.ALPHA / comparisons
         wanted = float(np.mean([TTestPower().power(effect, end, level) for end in ends]))
         assert wanted - self.three_errors(wanted) <= found <= wanted + more

@@ -11,14 +11,23 @@ from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
 from grpo_verl_ext.ablation.declaration import GridSettings
-from grpo_verl_ext.ablation.grid import GRID, AblationError, GridRun, read_grid, runs_of
+from grpo_verl_ext.ablation.grid import (
+    GRID,
+    NOTE,
+    RUN_RECORD,
+    AblationError,
+    GridRun,
+    Job,
+    Record,
+    read_grid,
+    runs_of,
+)
 from grpo_verl_ext.ablation.results import Results, read_results
-from grpo_verl_ext.ablation.state import NOTE, RUN_RECORD, Job, Record, noted_job, read_record
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
 from grpo_verl_ext.iterate.settings import IterateError, IterateSettings, read_settings
 from grpo_verl_ext.runs.verl_run import CorruptFileError, Response, VerlRun, read_dump, read_metrics
-from grpo_verl_ext.utils.documents import parse_json
+from grpo_verl_ext.utils.documents import as_plain, parse_json
 
 GRID_OF_TWO: dict[str, object] = {
     "folder": "somewhere",
@@ -158,7 +167,7 @@ def fits_or_is_refused(file, read, kind, error, content: bytes, overrides: list[
         json.dumps(asdict(settings))
         if kind is GridSettings:
             assert len(runs_of(settings)) >= len(settings.seeds) >= 1
-            assert parse_json(json.dumps(settings.as_dict() | {"folder": settings.folder}), kind) == settings
+            assert parse_json(json.dumps(as_plain(settings) | {"folder": settings.folder}), kind) == settings
 
 
 def lines(valid: dict[str, object], ending: bytes = b"\n") -> st.SearchStrategy[bytes]:
@@ -167,6 +176,10 @@ def lines(valid: dict[str, object], ending: bytes = b"\n") -> st.SearchStrategy[
 
 def whole_manifest(record: bytes) -> bytes:
     return b'{"settings": {"rounds": 2}, "format": 1, "rounds": [' + record + b"]}"
+
+
+def run_in(folder: Path) -> GridRun:
+    return GridRun("grpo", 1, "grpo/seed-1", VerlRun(folder, ["a=1"], 2))
 
 
 MANIFEST = {"settings": {"rounds": 2}, "rounds": [ROUND_RECORD], "format": 1}
@@ -184,10 +197,10 @@ WRITTEN_BY_A_PROGRAM = {
     GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),
     RUN_RECORD: (
         json_files(RECORD_OF_A_RUN),
-        lambda file: read_record(GridRun("grpo", 1, "grpo/seed-1", VerlRun(file.parent, ["a=1"], 2))),
+        lambda file: run_in(file.parent).record(),
         Record,
     ),
-    NOTE: (json_files(NOTED), lambda file: noted_job(file.parent), Job),
+    NOTE: (json_files(NOTED), lambda file: run_in(file.parent).job(), Job),
 }
 """File → its contents, how it is read, and the type of what was read."""
 

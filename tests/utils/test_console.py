@@ -1,5 +1,6 @@
 """Test how the command line ends after Ctrl-C, and on terminals without Unicode."""
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -10,9 +11,8 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.ablation import grid
 from grpo_verl_ext.ablation.declaration import GridSettings
-from grpo_verl_ext.ablation.results import RunResult, gathered, write_table
-from grpo_verl_ext.ablation.state import State
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.verl_run import TRAINED
 from grpo_verl_ext.utils.console import one_message
 
 RESUME = "\nInterrupted. Run the same command again to resume.\n"
@@ -78,9 +78,11 @@ def test_a_terminal_that_lacks_characters(tmp_path: Path, encoding: str, interpr
         **{"folder": str(tmp_path), "steps": 1, "base": [], "axes": {"algo": {"a": [], "b": []}}},
         **{"seeds": [1], "baseline": ["a"], "metrics": ["acc"]},
     )
-    found = {"a": 0.5, "b": 0.25}
-    runs = [(RunResult(name, 1, State.FINISHED), {1: {"acc": acc}}) for name, acc in found.items()]
-    write_table(gathered(settings, runs), tmp_path / "metrics.parquet")
+    grid.keep_grid(settings)
+    for run, acc in zip(grid.runs_of(settings), (0.5, 0.25), strict=True):
+        run.training.folder.mkdir(parents=True)
+        logged = json.dumps({"step": 1, "data": {TRAINED: 1, "acc": acc}})
+        (run.training.folder / "attempt-1.jsonl").write_text(f"{logged}\n")
     words = ["grpo-verl-ext", "ablate", "report", str(tmp_path)]
     code = f"import sys\nfrom grpo_verl_ext.__main__ import main\nsys.argv = {words}\nmain()"
     ended = interpreter(code, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
