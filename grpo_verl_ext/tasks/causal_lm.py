@@ -20,11 +20,7 @@ Part = tuple[Tensor, Tensor]
 
 
 def train_model(
-    model: PreTrainedModel,
-    batches: Iterator[Sequence[Part]],
-    *,
-    steps: int,
-    learning_rate: float,
+    model: PreTrainedModel, batches: Iterator[Sequence[Part]], *, steps: int, learning_rate: float
 ) -> None:
     """Train ``model`` in place with AdamW, one step a batch, until the batches end, with a progress bar.
 

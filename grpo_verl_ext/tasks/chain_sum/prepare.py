@@ -25,11 +25,7 @@ _SAMPLED, _SAMPLED_WITHIN, _GREEDY_AT_LEAST = 0.25, 0.03, 0.95
 
 
 def prepare_chain_sum(
-    seed: int,
-    *,
-    settings: TaskSettings | None = None,
-    root: Path | None = None,
-    force: bool = False,
+    seed: int, *, settings: TaskSettings | None = None, root: Path | None = None, force: bool = False
 ) -> PreparedOutcome:
     """Make ``<root>/<task>/seed-<seed>``, or do nothing if it is there (`PreparedFolder.make`)."""
     of = settings or TaskSettings()

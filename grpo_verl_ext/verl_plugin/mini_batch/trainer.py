@@ -23,7 +23,7 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import ragged
 from grpo_verl_ext.algorithms.groups import dense_group_ids, group_sum
 from grpo_verl_ext.utils.console import say
-from grpo_verl_ext.utils.keys import BYPASS, setting
+from grpo_verl_ext.utils.keys import BYPASS, SECTION, setting
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import data_parallel_size, nested, prompt_ids, put
 from grpo_verl_ext.verl_plugin.batch.sessions import refuse_several_outputs
@@ -32,6 +32,7 @@ from grpo_verl_ext.verl_plugin.mini_batch import plan as rows_plan
 from grpo_verl_ext.verl_plugin.mini_batch.plan import Plan
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
+_OF_UPDATE = f"{SECTION}.old_log_probs_from_update"
 _SEEDS_OF_PART = 2**20
 """More than a part of a step has updates."""
 
@@ -142,13 +143,9 @@ class OldLogProbsMixin(PPOTrainer):  # type: ignore[misc]
     Until then they are the rollout's: a first update reads none. Metrics of them follow the update.
     """
 
-    @property
-    def _of_update(self) -> bool:
-        return Options.from_config(self.config.algorithm).old_log_probs_from_update
-
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Compute those of later mini-batches alone; verl cuts each rank's share into them in order."""
-        if not self._of_update:
+        if not setting(self.config, _OF_UPDATE):
             return super()._compute_old_log_prob(batch, metrics)
         actor, ranks = self.config.actor_rollout_ref, data_parallel_size(self.actor_rollout_wg)
         first, share = actor.actor.ppo_mini_batch_size * actor.rollout.n // ranks, len(batch) // ranks
@@ -162,7 +159,7 @@ class OldLogProbsMixin(PPOTrainer):  # type: ignore[misc]
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Store what the first update's pass gave, and let verl derive its metrics as from a pass before."""
-        if not self._of_update:
+        if not setting(self.config, _OF_UPDATE):
             return super()._update_actor(batch, metrics)
         batch.extra_info[wire.Field.OLD_OF_UPDATE] = True
         batch = super()._update_actor(batch, metrics)
@@ -170,17 +167,12 @@ class OldLogProbsMixin(PPOTrainer):  # type: ignore[misc]
         super()._compute_old_log_prob(batch, metrics)
         if (correction := self.config.algorithm.get("rollout_correction")) is not None:
             rows = nested(batch, wire.Field.OLD_LOG_PROBS, "rollout_log_probs", "response_mask")
-            found = compute_rollout_correction_and_add_to_batch(
-                DataProto(batch=rows.to_padded_tensor()), correction
-            )
-            metrics.update(found[1])
+            padded = DataProto(batch=rows.to_padded_tensor())
+            metrics.update(compute_rollout_correction_and_add_to_batch(padded, correction)[1])
         return batch
 
 
 def _tell(plan: Plan) -> None:
-    where = (
-        "a forward pass before each update"
-        if plan.source is StatisticSource.FORWARD_PASS
-        else "the update itself"
-    )
+    is_before = plan.source is StatisticSource.FORWARD_PASS
+    where = "a forward pass before each update" if is_before else "the update itself"
     say(f"what the loss needs of other responses comes from {where}: {plan.reason}")

@@ -45,8 +45,6 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     _old_is_current = False
     _takes_old = False
     """Whether the first update takes the old log-probs of its rows from its own pass, and keeps them."""
-    _reads_entropy = False
-    """Whether the loss reads it, too."""
     _kept: dict[tuple[bool, int], tuple[Tensor, ...]]
     """What `_KEPT` names, of the first update's rows by their place, then of those of a pass before it."""
     _update = 0
@@ -99,12 +97,11 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
                 data[wire.Field.STATISTIC] = self._statistic(data, old, over_ranks=True)
             elif tu.get(data, key=wire.Field.STATISTIC_SOURCE) == StatisticSource.FORWARD_PASS.value:
                 data[wire.Field.STATISTIC] = self._statistic(data, self._log_prob(data), over_ranks=True)
-        self._reads_entropy = tu.get(data, key="calculate_entropy", default=False)
         if self._takes_old:
-            tu.assign_non_tensor(data, calculate_entropy=True)
             entropy = self.engine.compute_entropy_from_logits
-            if not self._reads_entropy:  # verl's metric reads it, no gradient does
+            if not tu.get(data, key="calculate_entropy", default=False):  # a metric's alone
                 self.engine.compute_entropy_from_logits = torch.no_grad()(entropy)
+            tu.assign_non_tensor(data, calculate_entropy=True)
         output = super().train_batch(data)
         if self._takes_old:
             self.engine.compute_entropy_from_logits = entropy
@@ -120,7 +117,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         self._keep(output, [(False, place) for place in data[wire.Field.PLACE].tolist()])
         data = data.copy()
         data[wire.Field.OLD_LOG_PROBS] = like(data["response_mask"], _of_responses(output, data))
-        if not self._reads_entropy:
+        if not output["entropy"].requires_grad:
             given["model_output"] = {name: each for name, each in output.items() if name != "entropy"}
         return loss_fn(data=data, **given)
 

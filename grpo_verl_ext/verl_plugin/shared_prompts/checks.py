@@ -9,20 +9,9 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import ON_FSDP2, STATISTIC_ENGINES, GroupLoss
 from grpo_verl_ext.catalogue.gvpo import ANCHOR
 from grpo_verl_ext.catalogue.requires import OUR_MODES, If, In, NoneWith, Null, Off, Same, Trainer, refused
+from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError
-from grpo_verl_ext.utils.keys import (
-    ACTOR,
-    BYPASS,
-    CORRECTION,
-    DISTILLATION,
-    ESTIMATOR,
-    LOSS,
-    MODEL,
-    POLICY_LOSS,
-    ROLLOUT,
-    SECTION,
-    setting,
-)
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, MODEL, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.features import Feature
 from grpo_verl_ext.verl_plugin.model_files import local_folder
@@ -113,11 +102,11 @@ _SHARED_PROMPTS = Feature(
         *(Off(f"{ACTOR}.{key}.enable", "rounds weights in each pass") for key in ("qat", "fsdp_config.qat")),
         Off(f"{ACTOR}.calculate_sum_pi_squared", "reads the logits of verl's own pass"),
         NoneWith(
-            f"{DISTILLATION}.loss_mode",
+            f"{keys.DISTILLATION}.loss_mode",
             "forward_kl_topk",
             "reads the logits of verl's own pass",
             when=If("distillation.enabled"),
-            line=Line(f"{DISTILLATION}.loss_mode=k3"),
+            line=Line(f"{keys.DISTILLATION}.loss_mode=k3"),
         ),
     ),
     checks={"shared-prompts-model": _check_model},
@@ -136,17 +125,12 @@ _OLD_LOG_PROBS = Feature(
     used=If(_OLD),
     requires=refused(
         Trainer(("grpo_ext_sync",), "computes old log-probs of its own, or may train on other policies'"),
-        In(
-            f"{ACTOR}.strategy",
-            STATISTIC_ENGINES,
-            "was not tested",
-            line=Line(*ON_FSDP2),
-        ),
+        In(f"{ACTOR}.strategy", STATISTIC_ENGINES, "was not tested", line=Line(*ON_FSDP2)),
         Off(BYPASS, "takes the rollout's log-probs, and no pass for them either"),
         *(Null(f"{CORRECTION}.{name}", _EARLY) for name in ("rollout_is", "rollout_rs")),
         Off("algorithm.use_kl_in_reward", _EARLY),
         In(
-            ESTIMATOR,
+            keys.ESTIMATOR,
             (None,),
             _EARLY,
             test=lambda value, _: not str(value).endswith("optimal_token_baseline"),
@@ -154,14 +138,14 @@ _OLD_LOG_PROBS = Feature(
             line=Line(f"{_OLD}=false"),
         ),
         In(
-            LOSS,
+            keys.LOSS,
             ("vanilla",),
             _EARLY,
             test=_has_no_statistic,
             words="without a statistic",
             line=Line(f"{_OLD}=false"),
         ),
-        In(f"{POLICY_LOSS}.gvpo_terms", ("all", None), _EARLY),
+        In(f"{keys.POLICY_LOSS}.gvpo_terms", ("all", None), _EARLY),
         In(ANCHOR, ("old", None), _EARLY, line=Line(f"~{ANCHOR}")),
         Off(f"{SECTION}.stored_responses.share", _EARLY),
         In(f"{ACTOR}.ppo_epochs", (1,), "uses the rows again after the policy has moved"),
