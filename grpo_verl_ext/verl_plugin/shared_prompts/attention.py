@@ -1,6 +1,6 @@
 """Attention in which several responses share their prompt, as attention functions of transformers.
 
-Each reads the keyword ``shared_prompts``, the `Layout` of the fed tokens, and no mask.
+Each reads the keyword ``shared_prompts``, which returns the `Layout` of the fed tokens, and no mask.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def _attend(  # noqa: PLR0917  # transformers' signature, after the first
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    shared_prompts: Layout,
+    shared_prompts: Callable[[], Layout],
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -40,7 +40,7 @@ def _attend(  # noqa: PLR0917  # transformers' signature, after the first
             f"shared prompts compute no attention with {', '.join(asked) or 'a mask'}, as this model asks. "
             "Type: algorithm.grpo_ext.shared_prompts=false"
         )
-    return by(module, query, key, value, shared_prompts, scaling), None
+    return by(module, query, key, value, shared_prompts(), scaling), None
 
 
 def _by_sdpa(

@@ -82,7 +82,7 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
             "attention_mask": None,
             "position_ids": positions.values()[at.source][None],
             "logits_to_keep": at.kept,
-            "shared_prompts": at,
+            "shared_prompts": lambda: at,  # whose tensors FSDP would copy for each layer
         }
         return inputs, {"layout": at}
 
@@ -203,7 +203,8 @@ def _micro_batches(verls: Callable[..., Any], _: Any, args: Any, kwargs: Any) ->
             heaviest = max(sum(costs[unit] for unit in part) for part in parts)
             if _largest([heaviest], group)[0] <= budget:
                 rows = [sorted(row for unit in part for row in units[unit]) for part in parts]
-                return [tu.index_select_tensor_dict(data, each) for each in rows], rows
+                chosen = [tu.index_select_tensor_dict(data, each) for each in rows] if rows[1:] else [data]
+                return chosen, rows
     raise ValueError(
         f"rows that must stay together have more than the {budget} tokens of a micro-batch. Type: "
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=<more>"

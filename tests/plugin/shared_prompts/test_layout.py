@@ -95,7 +95,7 @@ def test_blocks_and_ragged_rows_attend_to_what_segments_say(rows: Rows) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modeling_flash_attention_utils, "_flash_attention_forward", ragged)
         for found, _ in (
-            AttentionInterface()[ATTENTION[name]](module, q, k, v, None, shared_prompts=layout)
+            AttentionInterface()[ATTENTION[name]](module, q, k, v, None, shared_prompts=lambda: layout)
             for name in ("sdpa", "flash_attention_2")
         ):
             torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
@@ -123,7 +123,7 @@ def test_an_attention_with_more_is_refused(asked: dict[str, float]) -> None:
     q = torch.zeros(1, 1, 2, 4)
     with pytest.raises(ValueError, match=next(iter(asked))):
         AttentionInterface()[ATTENTION["sdpa"]](
-            torch.nn.Module(), q, q, q, None, shared_prompts=layout, **asked
+            torch.nn.Module(), q, q, q, None, shared_prompts=lambda: layout, **asked
         )
 
 
