@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.iterate import rounds
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import SECTION
 from grpo_verl_ext.verl_plugin.config import Options
@@ -85,15 +84,6 @@ def test_a_file_as_folder_is_refused_before_verl_is_imported(
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"{words[0]}: {file}/new: Not a directory; valid is a place that ")
     assert ended.stderr.endswith("Type: folder=<another>\n")
-
-
-@pytest.mark.parametrize(("command", "called"), [("plan", "print_rounds"), ("run", "run_iterate")])
-def test_rounds_are_planned_or_run(command: str, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("print_rounds", "run_iterate"):
-        monkeypatch.setattr(rounds, name, lambda settings, name=name: print(name, settings.folder))
-    file = Path(__file__).parents[1] / "examples" / "iterate_chain_sum.yaml"
-    ended = CliRunner().invoke(app, ["iterate", command, str(file), "folder=here"])
-    assert (ended.exit_code, ended.stdout) == (0, f"{called} here\n")
 
 
 @pytest.mark.parametrize("seed", [2**70, -(2**70)])

@@ -7,18 +7,7 @@ import pytest
 import torch
 from verl.trainer.ppo.core_algos import agg_loss
 
-from grpo_verl_ext import (
-    local_token_mean,
-    prompt_mean,
-    sequence_mean_constant_length,
-    sequence_mean_token_mean,
-    token_mean,
-)
-from grpo_verl_ext.algorithms.aggregation import (
-    evenly_weighted_response_mean,
-    evenly_weighted_token_mean,
-    micro_batch_token_mean,
-)
+from grpo_verl_ext.algorithms import aggregation
 
 F64 = torch.float64
 # Three responses of 3, 1 and 0 tokens, with sums 6 and 10; NaN where no token is.
@@ -27,13 +16,13 @@ MASK = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]])
 B, N, D = 3, 4, 2
 
 REDUCTIONS = {
-    "token-mean": (partial(token_mean, batch_num_tokens=N), 16 / 4),
-    "seq-mean-token-mean": (partial(sequence_mean_token_mean, global_batch_size=B), (2 + 10) / 3),
+    "token-mean": (partial(aggregation.token_mean, batch_num_tokens=N), 16 / 4),
+    "seq-mean-token-mean": (partial(aggregation.sequence_mean_token_mean, global_batch_size=B), (2 + 10) / 3),
     "seq-mean-token-sum-norm": (
-        partial(sequence_mean_constant_length, global_batch_size=B, loss_scale_factor=8),
+        partial(aggregation.sequence_mean_constant_length, global_batch_size=B, loss_scale_factor=8),
         16 / (3 * 8),
     ),
-    "prompt mean": (partial(prompt_mean, global_batch_size=B, group_size=3), 16 / 1),
+    "prompt mean": (partial(aggregation.prompt_mean, global_batch_size=B, group_size=3), 16 / 1),
 }
 
 
@@ -70,31 +59,31 @@ def test_gradient_is_finite_and_stays_off_the_mask(reduce, _expected):
 
 def test_a_mini_batch_of_padding_alone_has_loss_zero():
     nothing = torch.zeros_like(MASK)
-    assert token_mean(LOSS, nothing, batch_num_tokens=0).item() == 0
-    assert sequence_mean_token_mean(LOSS, nothing, global_batch_size=B).item() == 0
-    assert local_token_mean(LOSS, nothing, global_batch_size=B).item() == 0
+    assert aggregation.token_mean(LOSS, nothing, batch_num_tokens=0).item() == 0
+    assert aggregation.sequence_mean_token_mean(LOSS, nothing, global_batch_size=B).item() == 0
+    assert aggregation.local_token_mean(LOSS, nothing, global_batch_size=B).item() == 0
 
 
 def test_the_local_mean_weighs_micro_batches_by_their_responses():
     # Whole: 16/4. Cut into rows 0 and 1–2: 1/3 · 6/3 + 2/3 · 10/1.
-    assert local_token_mean(LOSS, MASK, global_batch_size=B).item() == pytest.approx(4.0)
-    parts = [local_token_mean(LOSS[rows], MASK[rows], B) for rows in (slice(0, 1), slice(1, 3))]
+    assert aggregation.local_token_mean(LOSS, MASK, global_batch_size=B).item() == pytest.approx(4.0)
+    parts = [aggregation.local_token_mean(LOSS[rows], MASK[rows], B) for rows in (slice(0, 1), slice(1, 3))]
     assert sum(parts).item() == pytest.approx(2 / 3 + 20 / 3)
 
 
 def test_evenly_weighted_parts_average_to_the_token_mean():
-    parts = [evenly_weighted_token_mean(LOSS[i : i + 1], MASK[i : i + 1], N, B) for i in range(3)]
+    parts = [aggregation.evenly_weighted_token_mean(LOSS[i : i + 1], MASK[i : i + 1], N, B) for i in range(3)]
     assert sum(parts).item() / 3 == pytest.approx(16 / 4, rel=1e-15)
 
 
 def test_evenly_weighted_responses_average_to_their_mean():
     # Responses of 2, 1 and 1 tokens with values 5, 1 and 0, cut into micro-batches of 2 tokens each.
-    first = evenly_weighted_response_mean(torch.tensor([5.0]), torch.ones(1, 2), 4, 3)
-    second = evenly_weighted_response_mean(torch.tensor([1.0, 0.0]), torch.ones(2, 1), 4, 3)
+    first = aggregation.evenly_weighted_response_mean(torch.tensor([5.0]), torch.ones(1, 2), 4, 3)
+    second = aggregation.evenly_weighted_response_mean(torch.tensor([1.0, 0.0]), torch.ones(2, 1), 4, 3)
     assert (first + second).item() / 2 == pytest.approx((5 + 1 + 0) / 3)
-    assert evenly_weighted_response_mean(torch.zeros(1), torch.zeros(1, 2), 4, 3).item() == 0
+    assert aggregation.evenly_weighted_response_mean(torch.zeros(1), torch.zeros(1, 2), 4, 3).item() == 0
 
 
 def test_token_mean_of_flags():
     flags = torch.tensor([[True, False, False], [True, True, True], [True, True, True]])
-    assert micro_batch_token_mean(flags, MASK).item() == 2 / 4
+    assert aggregation.micro_batch_token_mean(flags, MASK).item() == 2 / 4

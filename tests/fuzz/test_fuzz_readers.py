@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DEEP, as_json, fuzzing, json_files, mutated, texts
 
+from grpo_verl_ext.ablation import grid
 from grpo_verl_ext.ablation.declaration import GridSettings
-from grpo_verl_ext.ablation.grid import (
-    GRID,
-    NOTE,
-    RUN_RECORD,
-    AblationError,
-    GridRun,
-    Job,
-    Record,
-    read_grid,
-    runs_of,
-)
 from grpo_verl_ext.ablation.results import Results, read_results
 from grpo_verl_ext.iterate.examples import Pair
 from grpo_verl_ext.iterate.rounds import IterateManifest
@@ -123,8 +113,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("read", "kind", "error", "whole"),
     [
-        (read_grid, GridSettings, AblationError, GRID_OF_TWO),
-        (read_grid, GridSettings, AblationError, DECLARED),
+        (grid.read_grid, GridSettings, grid.AblationError, GRID_OF_TWO),
+        (grid.read_grid, GridSettings, grid.AblationError, DECLARED),
         (read_settings, IterateSettings, IterateError, TWO_ROUNDS),
     ],
     ids=["grid", "declared", "rounds"],
@@ -153,7 +143,7 @@ def test_a_file_of_a_user(file: Path, read, kind: type, error: type[Exception], 
     ],
 )
 def test_what_was_once_no_message(file: Path, content: bytes, overrides: list[str]) -> None:
-    fits_or_is_refused(file, read_grid, GridSettings, AblationError, content, overrides)
+    fits_or_is_refused(file, grid.read_grid, GridSettings, grid.AblationError, content, overrides)
 
 
 def fits_or_is_refused(file, read, kind, error, content: bytes, overrides: list[str]) -> None:
@@ -166,7 +156,7 @@ def fits_or_is_refused(file, read, kind, error, content: bytes, overrides: list[
         assert type(settings) is kind
         json.dumps(asdict(settings))
         if kind is GridSettings:
-            assert len(runs_of(settings)) >= len(settings.seeds) >= 1
+            assert len(grid.runs_of(settings)) >= len(settings.seeds) >= 1
             assert parse_json(json.dumps(as_plain(settings) | {"folder": settings.folder}), kind) == settings
 
 
@@ -178,8 +168,8 @@ def whole_manifest(record: bytes) -> bytes:
     return b'{"settings": {"rounds": 2}, "format": 1, "rounds": [' + record + b"]}"
 
 
-def run_in(folder: Path) -> GridRun:
-    return GridRun("grpo", 1, "grpo/seed-1", VerlRun(folder, ["a=1"], 2))
+def run_in(folder: Path) -> grid.GridRun:
+    return grid.GridRun("grpo", 1, "grpo/seed-1", VerlRun(folder, ["a=1"], 2))
 
 
 MANIFEST = {"settings": {"rounds": 2}, "rounds": [ROUND_RECORD], "format": 1}
@@ -194,13 +184,13 @@ WRITTEN_BY_A_PROGRAM = {
         lambda file: IterateManifest.read(file.parent, {"rounds": 2}),
         IterateManifest,
     ),
-    GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),
-    RUN_RECORD: (
+    grid.GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),
+    grid.RUN_RECORD: (
         json_files(RECORD_OF_A_RUN),
         lambda file: run_in(file.parent).record(),
-        Record,
+        grid.Record,
     ),
-    NOTE: (json_files(NOTED), lambda file: run_in(file.parent).job(), Job),
+    grid.NOTE: (json_files(NOTED), lambda file: run_in(file.parent).job(), grid.Job),
 }
 """File → its contents, how it is read, and the type of what was read."""
 
@@ -222,7 +212,7 @@ def read_or_left_in_place(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     try:
         found = read(file)
-    except (AblationError, IterateError, CorruptFileError) as error:
+    except (grid.AblationError, IterateError, CorruptFileError) as error:
         assert str(file) in str(error)
         assert file.read_bytes() == content
     else:
