@@ -33,9 +33,9 @@ def tracked(*folders: str) -> set[str]:
 
 
 def built(program: str, folder: Path, source: Path = ROOT, env: dict[str, str] | None = None) -> Path:
-    """The one file that a program of this Python writes into the folder."""
+    """The wheel or archive that a program of this Python writes into the folder."""
     subprocess.run([sys.executable, "-m", *program.split(), folder, source], check=True, timeout=300, env=env)
-    (file,) = folder.iterdir()
+    (file,) = folder.glob("grpo_verl_ext-*")
     return file
 
 
