@@ -23,6 +23,7 @@ from grpo_verl_ext.utils.which_verl import TESTED
 
 ROOT = Path(__file__).parents[1]
 ADDRESS = "https://forge.example/owner/name"
+WHEEL, SDIST = "pip wheel --quiet --no-deps --wheel-dir", "uv build --quiet --sdist --out-dir"
 AT_ADDRESS = {**os.environ, "REPOSITORY_ADDRESS": f"{ADDRESS}/"}
 
 
@@ -31,32 +32,28 @@ def tracked(*folders: str) -> set[str]:
     return set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
 
 
+def built(program: str, folder: Path, source: Path = ROOT, env: dict[str, str] | None = None) -> Path:
+    """The wheel or archive that a program of this Python writes into the folder."""
+    subprocess.run([sys.executable, "-m", *program.split(), folder, source], check=True, timeout=300, env=env)
+    (file,) = folder.glob("grpo_verl_ext-*")
+    return file
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
-    subprocess.run(command, check=True, timeout=300, env=AT_ADDRESS)
-    (file,) = folder.glob("*.whl")
-    with zipfile.ZipFile(file) as opened:
+    with zipfile.ZipFile(built(WHEEL, tmp_path_factory.mktemp("wheel"), env=AT_ADDRESS)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sdist")
-    command = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", folder, ROOT]
-    subprocess.run(command, check=True, timeout=300, env=AT_ADDRESS)
-    (file,) = folder.glob("*.tar.gz")
-    return file
+    return built(SDIST, tmp_path_factory.mktemp("sdist"), env=AT_ADDRESS)
 
 
 @pytest.mark.ci
 def test_the_source_archive_makes_the_same_wheel(sdist: Path, wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """Also where the build is not told the repository's address."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, sdist]
-    subprocess.run(command, check=True, timeout=300)
-    (file,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(file) as opened:
+    with zipfile.ZipFile(built(WHEEL, tmp_path, sdist)) as opened:
         assert sorted(opened.namelist()) == sorted(wheel.namelist())
         assert all(opened.read(name) == wheel.read(name) for name in wheel.namelist())
 
@@ -70,10 +67,10 @@ def test_the_wheel_works_in_a_fresh_environment(wheel: zipfile.ZipFile, tmp_path
     subprocess.run([*install, str(wheel.filename)], check=True, timeout=300)
     (site,) = (tmp_path / "fresh" / "lib").glob("python*/site-packages")
     (site / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    code = "import verl, grpo_verl_ext; print(grpo_verl_ext.__file__, 'gvpo' in registry())"
-    registry = "from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY"
+    code = "import verl, grpo_verl_ext; from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY; "
+    code += "print(grpo_verl_ext.__file__, 'gvpo' in POLICY_LOSS_REGISTRY)"
     found = subprocess.run(
-        [python, "-c", f"{registry}; registry = lambda: POLICY_LOSS_REGISTRY; {code}"],
+        [python, "-c", code],
         cwd=tmp_path,
         env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
         capture_output=True,
@@ -120,9 +117,7 @@ def test_links_lead_to_the_repository_that_the_build_was_told_of(wheel: zipfile.
 
 @pytest.mark.ci
 def test_without_an_address_none_is_invented(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "uv", "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT]
-    subprocess.run(command, check=True, timeout=300)
-    (file,) = tmp_path.glob("*.tar.gz")
+    file = built(SDIST, tmp_path)
     with tarfile.open(file) as opened:
         member = opened.extractfile(f"{file.name.removesuffix('.tar.gz')}/PKG-INFO")
         assert member is not None
@@ -150,8 +145,8 @@ def test_the_site_is_built_with_its_extra_alone(wheel: zipfile.ZipFile) -> None:
     assert '".[docs]"' in (ROOT / ".readthedocs.yaml").read_text()
     ours = [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist", [])]
     there = with_all_they_need(needed_by(ours, {"docs"}))
-    all_extras = {"ablation", "cpu", "iterate"}
-    others = {canonicalize_name(each.name) for each in needed_by(ours, all_extras)} - there
+    all_needed = needed_by(ours, {"ablation", "cpu", "iterate"})
+    others = {canonicalize_name(each.name) for each in all_needed} - there
     absent = [
         module
         for module, names in packages_distributions().items()

@@ -117,12 +117,11 @@ def declared(tmp_path: Path, grid_of) -> Report:
 
     The differences are −0.1, 0, 0.1, 0.2 and 0.3 with the first seed, and 0.02 more with the second.
     """
-    outcomes = {"dapo": "undecided", "dr_grpo": "equal within the margin"}
-    outcomes |= {"gvpo": "shown", "gvpo_at_the_reference": "opposite"}
-    outcomes |= {"ppo": "not exercised"}
+    outcomes = {"dapo": "undecided", "dr_grpo": "equal within the margin", "gvpo": "shown"}
+    outcomes |= {"gvpo_at_the_reference": "opposite", "ppo": "not exercised"}
     variants = ["grpo", *outcomes]
-    claims = {"primary": Primary(PRIMARY, "area"), "margin": 0.05}
-    claims["expect"] = [Expectation(variant, "higher") for variant in outcomes]
+    expect = [Expectation(variant, "higher") for variant in outcomes]
+    claims = {"primary": Primary(PRIMARY, "area"), "margin": 0.05, "expect": expect}
     settings = grid_of(variants, ["val/acc"], tmp_path / "declared", **claims)
     took = {"timing_s/step": 1.5, "perf/total_num_tokens": 7.0, "actor/perf/max_memory_allocated_gb": 3.0}
     metrics = {step: {PRIMARY: step / 4, "val/acc": step / 8, **took} for step in range(3)}

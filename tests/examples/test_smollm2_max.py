@@ -36,9 +36,8 @@ BY_HEART = MaximaSettings(
 
 @pytest.fixture(scope="module")
 def learnt(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedOutcome:
-    return smollm2_max.prepare_smollm2_max(
-        BY_HEART, converted, tmp_path_factory.mktemp("learnt") / "seed-1", force=False
-    )
+    folder = tmp_path_factory.mktemp("learnt") / "seed-1"
+    return smollm2_max.prepare_smollm2_max(BY_HEART, converted, folder, force=False)
 
 
 def test_no_test_problem_is_a_training_problem_in_either_order() -> None:

@@ -48,13 +48,10 @@ def write_gguf(file: Path, *, template: str | None = TEMPLATE, tokens: list[str]
     writer.add_eos_token_id(1)  # as in the package's file
     if template is not None:
         writer.add_chat_template(template)
-    matrices = {"attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH // 2, WIDTH), "attn_v": (WIDTH // 2, WIDTH)}
-    matrices |= {
-        "attn_output": (WIDTH, WIDTH),
-        "ffn_gate": (FEED_FORWARD, WIDTH),
-        "ffn_up": (FEED_FORWARD, WIDTH),
-    }
-    matrices["ffn_down"] = (WIDTH, FEED_FORWARD)
+    matrices = dict.fromkeys(("attn_q", "attn_output"), (WIDTH, WIDTH))
+    matrices |= dict.fromkeys(("attn_k", "attn_v"), (WIDTH // 2, WIDTH))
+    matrices |= dict.fromkeys(("ffn_gate", "ffn_up"), (FEED_FORWARD, WIDTH))
+    matrices |= {"ffn_down": (WIDTH, FEED_FORWARD)}
     named = {"token_embd": (len(tokens), WIDTH)}
     named |= {f"blk.{block}.{name}": shape for block in range(LAYERS) for name, shape in matrices.items()}
     for name, shape in named.items():

@@ -113,19 +113,19 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
     assert torch.equal(advantages(left), advantages(mask) * left)
 
 
-F64 = torch.float64
-OURS = {case.name: case for case in OUR_CASES}
+def whole_batch(case: Case) -> tuple[Any, ...]:
+    """What verl's worker gives a loss: its configuration, model output, 16 rows, and their groups."""
+    config = actor_config(case, use_kl_loss=False)
+    model_output, data = ragged_batch(torch.float64).micro_batch(list(range(16)), dp_size=1)
+    return config, model_output, data, at_first_update(16, config.rollout_n)
 
 
 def test_gvpo_is_the_same_with_importance_weights() -> None:
-    batch = ragged_batch(F64)
-    rows = list(range(16))
-    model_output, data = batch.micro_batch(rows, dp_size=1)
-    config = actor_config(OURS["gvpo"], use_kl_loss=False)
-    weights = data["old_log_probs"].exp()
-    with passing(groups=at_first_update(len(rows), config.rollout_n)):
+    gvpo = next(case for case in OUR_CASES if case.name == "gvpo")
+    config, model_output, data, groups = whole_batch(gvpo)
+    with passing(groups=groups):
         plain, _ = ppo_loss(config, model_output, data)
-        data["rollout_is_weights"] = weights
+        data["rollout_is_weights"] = data["old_log_probs"].exp()
         weighted, _ = ppo_loss(config, model_output, data)
     assert weighted.item() == plain.item()
 
@@ -133,16 +133,13 @@ def test_gvpo_is_the_same_with_importance_weights() -> None:
 @pytest.mark.parametrize("case", OUR_CASES, ids=lambda case: case.name)
 def test_distillation_is_added_to_the_loss(case: Case) -> None:
     """verl's loss of a training that distils is ours, and its own times a coefficient."""
-    batch = ragged_batch(F64)
-    rows = list(range(16))
-    model_output, data = batch.micro_batch(rows, dp_size=1)
+    config, model_output, data, groups = whole_batch(case)
     data["teacher_logprobs"] = torch.nested.as_nested_tensor(
         [(row + 0.5).unsqueeze(-1) for row in model_output["log_probs"].unbind()], layout=torch.jagged
     )
-    config = actor_config(case, use_kl_loss=False)
     options = {"loss_mode": "k3", "use_policy_gradient": False, "distillation_loss_coef": 0.25}
     distillation = DistillationConfig(distillation_loss=DistillationLossConfig(**options))
-    with passing(groups=at_first_update(len(rows), config.rollout_n)):
+    with passing(groups=groups):
         ours, _ = ppo_loss(config, model_output, data)
         ours = ours.item()  # verl adds to it in place
         whole, _ = distillation_ppo_loss(config, distillation, model_output=model_output, data=data)

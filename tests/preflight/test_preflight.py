@@ -39,6 +39,7 @@ def data(tmp_path: Path) -> Path:
 
 Config = Callable[..., DictConfig]
 MODES, ONES = ("sync", *OUR_MODES), torch.ones(2)
+GROUP = ("actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.n=8")
 
 
 @pytest.fixture(scope="module")
@@ -311,8 +312,7 @@ class TestGvpo:
     """Options of ``+algo=gvpo``."""
 
     def gvpo(self, key: str, value: object) -> DictConfig:
-        rollout = "actor_rollout_ref.rollout"
-        whole = composed(["+algo=gvpo", f"{rollout}.name=vllm", f"{rollout}.n=8"])
+        whole = composed(["+algo=gvpo", *GROUP])
         OmegaConf.update(whole, key, value, force_add=True)
         return whole
 
@@ -379,8 +379,7 @@ def test_a_grid_is_refused_for_a_logger_without_its_key(monkeypatch, tmp_path) -
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     wandb.teardown()  # it keeps what it has read
-    group = ["actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.name=vllm"]
-    config = composed(["+algo=grpo", *group, "trainer.logger=[console,wandb]"])
+    config = composed(["+algo=grpo", *GROUP, "trainer.logger=[console,wandb]"])
     preflight.check_training(config)
     with pytest.raises(SettingError, match=r"trainer\.logger=\[console,wandb\], but wandb has no key here"):
         preflight.check_training(config, of_many=True)

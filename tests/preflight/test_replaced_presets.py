@@ -97,6 +97,11 @@ class TestFiles:
         (folder / "algo").mkdir()
         (folder / "algo" / "gvpo.yaml").write_text(own.replace(change, by))
 
+    def said(self, folder: Path) -> dict[str, str]:
+        words = ["+algo@_global_=gvpo", *WHOLE]
+        config = composed(words, **self.configuration(folder))
+        return {each.check: str(each.problem) for each in preflight.findings(config, words)}
+
     def test_one_in_the_file_is_a_training_as_any_other(self, tmp_path: Path) -> None:
         (tmp_path / "gmpo.yaml").write_text("{}")  # a name of a preset's, and none
         where = self.configuration(tmp_path, "algo: dapo", "gmpo")
@@ -118,18 +123,14 @@ class TestFiles:
 
     def test_one_that_shadows_ours_is_compared_with_ours(self, tmp_path: Path) -> None:
         self.shadow(tmp_path, "entropy_coeff: 0", "entropy_coeff: 0.01")
-        words = ["+algo@_global_=gvpo", *WHOLE]
-        config = composed(words, **self.configuration(tmp_path))
-        messages = {each.check: str(each.problem) for each in preflight.findings(config, words)}
-        assert f"{ACTOR}.entropy_coeff is 0.01 (by a file), in the preset 0. Type: " in messages["gradient"]
+        said = self.said(tmp_path)["gradient"]
+        assert f"{ACTOR}.entropy_coeff is 0.01 (by a file), in the preset 0. Type: " in said
 
     def test_one_that_shadows_ours_with_the_users_own_values_is_his(self, tmp_path: Path) -> None:
         self.shadow(tmp_path, "${oc.select:task.gvpo_beta,0.1}", "0.5")
-        words = ["+algo@_global_=gvpo", *WHOLE]
-        config = composed(words, **self.configuration(tmp_path))
-        assert "gradient" not in {each.check for each in preflight.findings(config, words)}
+        assert "gradient" not in self.said(tmp_path)
 
     def test_one_that_does_not_say_its_name_is_refused(self, tmp_path: Path) -> None:
         self.shadow(tmp_path, "    preset: gvpo\n", "")
         with pytest.raises(SettingError, match=r"another file algo/gvpo\.yaml stands before"):
-            composed(["+algo@_global_=gvpo", *WHOLE], **self.configuration(tmp_path))
+            self.said(tmp_path)

@@ -26,12 +26,8 @@ from grpo_verl_ext.utils.console import ending
 def test_output_goes_to_the_log_and_the_environment_is_the_given_one(tmp_path: Path) -> None:
     code = "import os, sys; print(os.environ['WORD']); print('error', file=sys.stderr)"
     calls: list[int] = []
-    run_logged(
-        [sys.executable, "-c", code],
-        tmp_path / "log",
-        environment={**os.environ, "WORD": "said"},
-        while_running=lambda: calls.append(1),
-    )
+    command, environment = [sys.executable, "-c", code], {**os.environ, "WORD": "said"}
+    run_logged(command, tmp_path / "log", environment=environment, while_running=lambda: calls.append(1))
     assert sorted((tmp_path / "log").read_text().split()) == ["error", "said"]
     assert calls
 
@@ -172,12 +168,9 @@ def test_a_child_that_does_not_listen(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     mark = str(tmp_path)
+    command, environment = [sys.executable, "-c", DEAF, str(tmp_path / "up")], {**os.environ, MARK: mark}
     with pytest.raises(KeyboardInterrupt):
-        run_to_its_end(
-            [sys.executable, "-c", DEAF, str(tmp_path / "up")],
-            while_running=first,
-            env={**os.environ, MARK: mark},
-        )
+        run_to_its_end(command, while_running=first, env=environment)
     assert 1 <= time.monotonic() - pressed[0] < 20
     assert marked(mark) == []
 
