@@ -2,14 +2,11 @@
 
 python benchmarks/actor_pass.py [--pairs 3] [--json] [CASE ...]
 
-Both are verl's engine on one rank, in turns. A case is MODEL:P,R,nxG: G prompts of P tokens, n responses
-of R. An update has no optimizer's step; "alone" is one that gives the old log-probs, over verl's two passes;
-"-step" is a training step with two updates, the first of which gives its own, and a reference. Memory is a
-process's peak after two steps with Adam, and what the first pass adds.
+Both are verl's engine, in turns. MODEL:P,R,nxG: G prompts of P tokens, n responses of R; "-step": two updates
+and a reference; "alone": an update that gives the old log-probs. Memory is the peak of two steps with Adam.
 """
 
 import json
-import math
 import multiprocessing
 import os
 import tempfile
@@ -40,8 +37,8 @@ def main() -> None:
         found = in_process(ratios, case, options.pairs)
         if "-step" not in case:
             verls, ours = (in_process(peak, case, shared) for shared in (False, True))
-            found |= {f"{name}_mib": [verls[name] // MIB, ours[name] // MIB] for name in verls}
-            found |= {f"{name}_ratio": round(ours[name] / max(verls[name], 1), 3) for name in verls}
+            for name, of in verls.items():
+                found |= {f"{name}_mib": [of // MIB, ours[name] // MIB], f"{name}_ratio": ours[name] / of}
         print(json.dumps({"case": case} | found) if options.json else f"{case}: {found}", flush=True)
 
 
@@ -57,9 +54,9 @@ def ratios(case: str, pairs: int) -> dict[str, Any]:
                 taken[name] += [time.process_time() - started] * (pair > 0)
     verl, ours = ({name: median(each) for name, each in taken.items()} for taken in seconds)
     found = {name: ours[name] / verl[name] for name in verl}
-    alone = ours.pop("alone", math.nan)
-    every = sum(verl[name] for name in ours)
-    found |= {"all": sum(ours.values()) / every, "alone": alone / every}
+    every = sum(verl[name] for name in verl.keys() - {"alone"})
+    found |= {"alone": ours.pop("alone") / every} if "alone" in ours else {}
+    found["all"] = sum(ours.values()) / every
     return {"verl_seconds": verl} | {name: round(each, 3) for name, each in found.items()}
 
 

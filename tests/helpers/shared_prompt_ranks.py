@@ -85,11 +85,10 @@ def _passes(job: dict[str, Any], variant: dict[str, Any], rows: list[Any]) -> di
     worker.set_loss_fn(partial(ppo_loss, config=config))
     ranks = torch.distributed.get_world_size()
     extra = {"temperature": 1.0, "global_token_num": None, "global_batch_size": ranks * len(rows)}
-    extra |= {"mini_batch_size": ranks * len(rows) // variant["updates"], "epochs": 1, **variant["extra"]}
     of_update, half = variant["of_update"], len(rows) // variant["updates"]
+    extra |= {"mini_batch_size": ranks * half, "epochs": 1, **variant["extra"]}
     asked = {"calculate_entropy": True, "compute_loss": False, Field.KEEPS: of_update}
-    own = rows[half:] if of_update else rows
-    output = worker.infer_batch(fsdp2_ranks.batch_of(own, extra | asked))
+    output = worker.infer_batch(fsdp2_ranks.batch_of(rows[half * of_update :], extra | asked))
     extra |= {Field.OLD_IS_CURRENT: variant["updates"] > 1, Field.OLD_OF_UPDATE: of_update}
     gradient: list[Tensor] = []
     step = worker.engine.optimizer_step
@@ -102,9 +101,8 @@ def _passes(job: dict[str, Any], variant: dict[str, Any], rows: list[Any]) -> di
     worker.engine.optimizer_step = optimizer_step
     if of_update:
         rows = [row | {"old_log_probs": torch.zeros_like(row["old_log_probs"])} for row in rows]
-    worker.train_mini_batch(
-        fsdp2_ranks.batch_of(rows, {"calculate_entropy": bool(config.entropy_coeff)} | extra)
-    )
+    extra["calculate_entropy"] = bool(config.entropy_coeff)
+    worker.train_mini_batch(fsdp2_ranks.batch_of(rows, extra))
     if of_update:
         output = worker.infer_batch(fsdp2_ranks.batch_of(rows, {Field.KEPT: True}))
     mask = fsdp2_ranks.batch_of(rows, {})["response_mask"]

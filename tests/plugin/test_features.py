@@ -18,13 +18,8 @@ from grpo_verl_ext.verl_plugin.features import all_features
 
 def test_every_part_in_the_trainer_is_mixed_into_every_mode():
     parts = [resolve_name(feature.trainer) for feature in all_features() if feature.trainer]
-    assert [part.__name__ for part in parts] == [
-        "OldLogProbsMixin",
-        "ReferenceSyncTrainerMixin",
-        "MeasureMixin",
-        "StoredResponsesMixin",
-        "OtherRewardsMixin",
-    ]
+    names = ("ReferenceSyncTrainer", "Measure", "StoredResponses", "OtherRewards", "OldLogProbs")
+    assert [part.__name__ for part in parts] == [f"{name}Mixin" for name in names]
     for mode in OUR_MODES:
         lineage = get_trainer_cls(mode).__mro__
         assert [each for each in lineage if each in parts] == parts

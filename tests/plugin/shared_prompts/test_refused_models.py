@@ -48,9 +48,8 @@ def test_a_model_with_more_than_causal_attention_is_refused(
 
 def test_what_overrides_the_model_counts(tmp_path: Path) -> None:
     AutoConfig.for_model("llama").save_pretrained(tmp_path)
-    config = compose.composed(
-        [*SHARED, f"{MODEL}.path={tmp_path}", f"+{MODEL}.override_config.attention_dropout=0.1"]
-    )
+    words = (f"{MODEL}.path={tmp_path}", f"+{MODEL}.override_config.attention_dropout=0.1")
+    config = compose.composed([*SHARED, *words])
     with pytest.raises(SettingError, match="attention_dropout"):
         CHECKS["shared-prompts-model"](config)
 
@@ -67,7 +66,6 @@ def test_the_cpu_platform_shares_only_where_that_was_tested(word: str) -> None:
         (["data.max_prompt_length=90", "data.max_response_length=16"], "26%"),
         (["+algorithm.grpo_ext.shared_prompts=false"], ""),
         (["actor_rollout_ref.actor.strategy=fsdp"], ""),
-        (["actor_rollout_ref.rollout.n=1"], ""),
     ],
 )
 def test_a_training_that_leaves_it_open_is_told_once_what_it_would_save(words: list[str], share: str) -> None:
