@@ -13,7 +13,7 @@ from scripts import Run, Started, assert_that_verls_workers_would_accept, config
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from grpo_verl_ext import preflight
+from grpo_verl_ext.preflight import findings, report
 
 ROOT = Path(__file__).parents[3]
 TRAIN = ROOT / "examples" / "train"
@@ -51,7 +51,7 @@ class TestTrainings:
         monkeypatch.setenv("VERL_PLATFORM", "nvidia")  # as on a machine with GPUs
         config = configured(started(f"{task}.sh", ALGO=algo, **files, N_GPUS="8", N_NODES="2"))
         assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 2)
-        assert list(preflight.findings(config)) == []
+        assert list(findings(config)) == []
         for gpus, nodes in [(8, 2), (1, 1)]:
             config.trainer.update(n_gpus_per_node=gpus, nnodes=nodes)
             validate_config(config, need_reference_policy(config), need_critic(config))
@@ -76,7 +76,7 @@ class TestTrainings:
     ) -> None:
         monkeypatch.setenv("VERL_PLATFORM", "nvidia")
         config = configured(started("chain_sum.sh", f"task.folder={embedded}", ALGO=algo))
-        assert list(preflight.findings(config)) == []
+        assert report.exit_status([*findings(config)]) == 0
         validate_config(config, need_reference_policy(config), need_critic(config))
         assert_that_verls_workers_would_accept(config, ranks=1)
         assert (config.task.name, config.algorithm.adv_estimator) == ("chain_sum", ESTIMATORS[algo])
