@@ -25,7 +25,6 @@ def rollouts(tmp_path_factory: pytest.TempPathFactory) -> str:
 def two_ranks(tmp_path_factory: pytest.TempPathFactory, rollouts: str) -> Run:
     """Preset gvpo: four updates a rollout, dynamic batching, groups over two FSDP2 ranks, shared prompts."""
     return train(
-        "+algorithm.grpo_ext.shared_prompts=true",
         *("trainer.n_gpus_per_node=2", "trainer.total_training_steps=6", "trainer.test_freq=6"),
         *(*ROLLOUT, rollouts),
         algo="gvpo",
@@ -50,6 +49,7 @@ def test_the_first_rollout_again_on_one_rank(two_ranks: Run, rollouts: str, tmp_
     """By verl's passes. Targets of patches have moved, as in a later verl: warned about, and not missed."""
     one = train(
         *("trainer.total_training_steps=1", *UNTESTED, *ROLLOUT, rollouts),
+        "algorithm.grpo_ext.shared_prompts=false",
         algo="gvpo",
         folder=tmp_path,
         VERL_USE_EXTERNAL_MODULES="moved_targets",
