@@ -40,10 +40,8 @@ class Field:
     STATISTIC_SEED = "statistic_seed"  # what differs between rollouts in `MiniBatchRows.seed`
     OLD_IS_CURRENT = "old_log_probs_are_current"  # whether ``old_log_probs`` are those of the policy
     OLD_OF_UPDATE = "old_log_probs_of_update"  # whether the first update takes them from its own pass
-    KEEPS, KEPT = (
-        "keeps_log_probs",
-        "kept_log_probs",
-    )  # of a pass; to be returned without one
+    KEEPS = "keeps_log_probs"  # whether the worker keeps what a pass returns
+    KEPT = "kept_log_probs"  # whether it returns what it kept, in the place of a pass
     # Worker → its micro-batches: a row's place among this rank's.
     PLACE = "place_on_rank"
     # Worker → its micro-batches, ragged like the responses: a statistic that was measured beforehand.
