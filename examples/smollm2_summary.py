@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quickstart import TRAIN_SCORE, accuracy_by_step
-from statsmodels.stats.proportion import proportion_confint
+from scipy.stats import binomtest
 
 from grpo_verl_ext.ablation.measures import compare
 from grpo_verl_ext.runs.verl_run import Response, VerlRun, read_dump
@@ -69,8 +69,8 @@ def mixed_groups(run: VerlRun, step: int) -> float:
 
 def accuracy(rows: list[Response]) -> Accuracy:
     right = sum(row.score == 1.0 for row in rows)
-    low, high = proportion_confint(right, len(rows), alpha=1 - CONFIDENCE, method="wilson")
-    return Accuracy(right, len(rows), right / len(rows), float(low), float(high))
+    found = binomtest(right, len(rows)).proportion_ci(CONFIDENCE, method="wilson")
+    return Accuracy(right, len(rows), right / len(rows), float(found.low), float(found.high))
 
 
 def sentences(summary: dict[str, Any]) -> str:
