@@ -14,12 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from grpo_verl_ext.catalogue.record import CLIPS, Algorithm, RecordError
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, SECTION
+from grpo_verl_ext.utils.keys import AGGREGATION, ESTIMATOR, LOSS, POLICY_LOSS, SECTION
 
 _NUMBERS = (*CLIPS, "tau_pos", "tau_neg")
 """Keys of verl's section ``actor`` that a loss reads, besides ``loss_agg_mode`` and ``loss_scale_factor``."""
 OURS = "ours"
 """Begins the comment of a value that is not the paper's."""
+WIRING = (f"{SECTION}.preset", f"{POLICY_LOSS}._target_", f"{POLICY_LOSS}.max_response_length")
+"""Keys of presets that say nothing of the algorithm."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ class Preset:
         """
         root = yaml.compose(self.text)
         assert isinstance(root, yaml.MappingNode)
-        return {key: comment for key, comment in _commented(root, "", "", self.text.splitlines()) if comment}
+        found = _commented(root, "", "", self.text.splitlines())
+        ours = dict.fromkeys(WIRING, OURS)
+        return {key: said for key, comment in found if (said := ours.get(key, comment))}
 
 
 def _commented(

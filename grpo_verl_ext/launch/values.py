@@ -12,17 +12,15 @@ from rich.table import Column, Table
 
 import grpo_verl_ext.config
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, enter_foreign, left_to_user
-from grpo_verl_ext.catalogue.presets import OURS
+from grpo_verl_ext.catalogue.presets import OURS, WIRING
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import LEFT, SettingError, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, SECTION, key_of, setting
+from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, key_of, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, composed
 
-_WIRING = (f"{SECTION}.preset", f"{ACTOR}.policy_loss._target_", f"{ACTOR}.policy_loss.max_response_length")
-"""Keys of presets that say nothing of the algorithm."""
 _WEIGHTS = "reward.custom_reward_function.reward_kwargs.weights"
 _OF_EVERY_TRAINING = (
     MODEL,
@@ -95,7 +93,7 @@ def shown(
     ``not_of_the_paper`` one for each value of the preset that its paper does not give.
     """
     sources, own = _sources(preset, overrides), PRESETS[preset]
-    known = [key for key in own.leaves if key not in _WIRING]
+    known = [key for key in own.leaves if key not in WIRING]
     given = [key for key in map(key_of, overrides) if "." in key]
     otherwise = "verl's default" if config_name == CONFIG_NAME else f"--config-name={config_name}"
     weights = [_WEIGHTS] if setting(config, _WEIGHTS) else []
@@ -115,7 +113,7 @@ def shown(
         "not_of_the_paper": [
             f"{key}={as_typed(setting(config, key))}: {comment}"
             for key, comment in own.comments.items()
-            if comment.startswith((OURS, "not in the paper")) and key not in _WIRING
+            if comment.startswith((OURS, "not in the paper")) and key not in WIRING
         ],
     }
 

@@ -31,7 +31,7 @@ def test_a_comment_is_for_what_follows_it_in_its_section() -> None:
     assert Preset(text=FILE).comments == {
         "algorithm.adv_estimator": "eq. 1",
         "algorithm.norm": "eq. 1",
-        "algorithm.grpo_ext.preset": "ours: a name",
+        "algorithm.grpo_ext.preset": "ours",
         "algorithm.nested.one": "§2, in two lines",
         "algorithm.nested.two": "§3",
         "algorithm.nested.three": "§3",
