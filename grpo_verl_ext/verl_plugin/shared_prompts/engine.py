@@ -32,6 +32,8 @@ from grpo_verl_ext.verl_plugin.shared_prompts.layout import by_prompt, count_fed
 _OFF = "Type: algorithm.grpo_ext.shared_prompts=false"
 _MARK = "grpo_ext_shared_prompts"
 """Key of a batch whose micro-batches are cut by fed tokens."""
+_AT_ONCE = 2**21
+"""Logits that are copied at once, for a sum or an entropy."""
 _TOLERANCE = {True: 1e-5, False: 0.1}
 """Largest difference to verl's log-probs, relative where they are below −1: in single precision, in half."""
 
@@ -100,17 +102,17 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
             logits = logits / torch.tensor(micro_batch["temperature"], dtype=torch.float32).clamp(
                 min=1e-8
             ).to(logits)
-        label = ids.values()[at.token]
+        label, parts = ids.values()[at.token], logits.split(max(1, _AT_ONCE // logits.shape[-1]))
         if torch.finfo(logits.dtype).bits < 32:
             values = {"log_probs": logprobs_from_logits(logits=logits[at.logits_of], labels=label)}
         else:  # without a copy of a row for each response that reads it
-            values = {"log_probs": logits[at.logits_of, label] - logits.logsumexp(-1)[at.logits_of]}
+            sums = torch.cat([rows.logsumexp(-1) for rows in parts])
+            values = {"log_probs": logits[at.logits_of, label] - sums[at.logits_of]}
         if tu.get(micro_batch, key="calculate_entropy", default=False):
             entropy = self.compute_entropy_from_logits
             if config.entropy_checkpointing:
                 entropy = partial(checkpoint, entropy, use_reentrant=False)
-            # Few rows at a time, which no value depends on: verl's copies each row several times.
-            values["entropy"] = torch.cat([entropy(rows) for rows in logits.split(64)])[at.logits_of]
+            values["entropy"] = torch.cat([entropy(rows) for rows in parts])[at.logits_of]
         zeros = torch.zeros_like(ids.values(), dtype=torch.float32)
         rows = {
             # A token's value stands one place before it.
