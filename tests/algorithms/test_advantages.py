@@ -86,8 +86,7 @@ def test_mean_scaled_refuses_negative_rewards_of_members():
     rewards, group = torch.tensor([1.0, -0.5, -2.0]), torch.zeros(3, dtype=torch.int64)
     with pytest.raises(TensorError, match=r"the reward of row 1 is -0\.5; MaxRL divides by .* rewards ≥ 0"):
         mean_scaled(rewards, group, torch.tensor([True, True, False]))
-    found = mean_scaled(rewards, group, torch.tensor([True, False, False]))
-    assert found.tolist() == [0.0, 0.0, 0.0]
+    assert mean_scaled(rewards, group, torch.tensor([True, False, False])).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_decoupled_by_hand():

@@ -48,8 +48,7 @@ def test_covariances_by_hand() -> None:
     ],
 )
 def test_the_largest_by_hand(share: float, chosen: list[list[int]]) -> None:
-    found = covariance.largest_covariances(FIVE, share=share)
-    assert found.int().tolist() == chosen
+    assert covariance.largest_covariances(FIVE, share=share).int().tolist() == chosen
 
 
 @pytest.mark.parametrize(

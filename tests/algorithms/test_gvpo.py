@@ -23,13 +23,6 @@ from grpo_verl_ext.algorithms.surrogate import clipped_surrogate
 from grpo_verl_ext.algorithms.validation import TensorError
 
 
-def weighted_log_likelihood(
-    log_ratio: Tensor, weights: Tensor, group_size: Tensor | int, beta: float
-) -> Tensor:
-    """−β w_i Δ_i / (k − 1): (B,) → (B,). Not the value of `squared_error`, but its gradient."""
-    return gvpo.per_degree_of_freedom(-beta * weights * log_ratio, group_size)
-
-
 def variance_covariance(
     rewards: Tensor, log_ratio: Tensor, group: Tensor, member: Tensor, beta: float
 ) -> Tensor:
@@ -66,8 +59,7 @@ def rowwise(rewards: Tensor, log_ratio: Tensor, group: Tensor, size: Tensor, bet
     """The loss as the plugin has it: the mean log-ratio of the group is a constant."""
     member = torch.ones_like(group, dtype=torch.bool)
     drift = group_sum(log_ratio.detach(), group) / size
-    targets = centred(rewards, group, member)
-    return gvpo.squared_error(gvpo.residual(log_ratio, targets, drift, beta), size)
+    return gvpo.squared_error(gvpo.residual(log_ratio, centred(rewards, group, member), drift, beta), size)
 
 
 @given(prompts, st.sampled_from([0.05, 0.1, 1.0, 3.0]))
@@ -78,7 +70,8 @@ def test_the_three_forms_and_the_paper_agree_in_value_and_gradient(groups, beta)
     whole = variance_covariance(rewards, log_ratio, group, member, beta)
     deviation = (log_ratio - group_sum(log_ratio, group) / size).detach()
     weights = centred(rewards, group, member) - beta * deviation
-    weighted = weighted_log_likelihood(log_ratio, weights, size, beta)
+    # Not the value of the others, but their gradient.
+    weighted = gvpo.per_degree_of_freedom(-beta * weights * log_ratio, size)
 
     expected = math.fsum(oracles.gvpo_prompt_loss(*zip(*g, strict=True), beta) for g in groups)
     assert split.sum().item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
@@ -114,8 +107,7 @@ def test_an_anchor_of_its_own_by_hand():
     # Two prompts: {0, 2} and {1}; a padding row. β (ℓ − mean ℓ) of the first is 0.5 · (±1).
     group, member = torch.tensor([0, 1, 0, 2]), torch.tensor([True, True, True, False])
     ratios = torch.tensor([3.0, 7.0, 1.0, math.nan], dtype=F64)
-    targets = torch.tensor([0.2, 0.0, -0.2, 0.0], dtype=F64)
-    found = gvpo.anchored(targets, ratios, group, member, beta=0.5)
+    found = gvpo.anchored(torch.tensor([0.2, 0.0, -0.2, 0.0], dtype=F64), ratios, group, member, beta=0.5)
     assert found.tolist() == pytest.approx([0.2 - 0.5, 0.0, -0.2 + 0.5, 0.0], abs=1e-15)
 
 

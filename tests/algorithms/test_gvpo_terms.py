@@ -34,22 +34,18 @@ def moments_of(rewards: Tensor, log_prob: Tensor, anchor: Tensor, beta: float) -
     return gvpo_terms.Moments.of(residual, targets, deviation(anchor), rewards.shape[-1], beta)
 
 
-def three_terms(moments: gvpo_terms.Moments, beta: float) -> Tensor:
-    """The paper's sum, line by line."""
-    return (
-        -beta * moments.cov_reward_log_prob
-        - beta**2 * moments.cov_log_prob_anchor
-        + 0.5 * beta**2 * moments.var_log_prob
-    )
-
-
 @given(prompts, st.sampled_from([0.05, 0.1, 1.0, 3.0]))
 def test_the_moments_are_the_covariances_and_the_terms_have_the_gradient_of_the_loss(groups, beta):
     for group in groups:
         rewards, log_prob, anchor = torch.tensor(group, dtype=F64).T
         log_prob = log_prob.clone().requires_grad_()
         moments = moments_of(rewards, log_prob, anchor, beta)
-        terms = three_terms(moments, beta).sum()
+        # The paper's sum, line by line.
+        terms = (
+            -beta * moments.cov_reward_log_prob
+            - beta**2 * moments.cov_log_prob_anchor
+            + 0.5 * beta**2 * moments.var_log_prob
+        ).sum()
         (gradient,) = torch.autograd.grad(terms, log_prob)
 
         ratios = (log_prob.detach() - anchor).tolist()
@@ -62,8 +58,7 @@ def test_the_moments_are_the_covariances_and_the_terms_have_the_gradient_of_the_
         table = torch.cov(torch.stack((rewards, log_prob.detach(), anchor, implicit)))
         r, p, q, f = range(4)
         wanted = [table[pair].item() for pair in [(r, p), (p, q), (p, p), (r, r), (f, f), (r, f)]]
-        found = [moment.sum().item() for moment in moments]
-        assert found == pytest.approx(wanted, rel=1e-11, abs=1e-11)
+        assert [moment.sum().item() for moment in moments] == pytest.approx(wanted, rel=1e-11, abs=1e-11)
         constant = 0.5 * table[r, r] + beta * table[r, q] + 0.5 * beta**2 * table[q, q]
         loss = oracles.gvpo_prompt_loss(rewards.tolist(), ratios, beta)
         assert terms.item() + constant.item() == pytest.approx(loss, rel=1e-10, abs=1e-10)
@@ -98,8 +93,7 @@ def cov(one: Tensor, other: Tensor) -> Tensor:
 
 
 def test_the_fit_is_least_squares_with_an_intercept_for_each_prompt():
-    generator = torch.Generator().manual_seed(0)
-    rewards, log_prob, anchor = torch.randn(3, 5, 4, generator=generator, dtype=F64)
+    rewards, log_prob, anchor = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
     moments = moments_of(rewards, log_prob, anchor, BETA)
     found = gvpo_terms.implicit_reward_fit(*(moment.sum(-1).mean().item() for moment in moments[3:]))
 

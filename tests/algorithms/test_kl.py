@@ -91,8 +91,7 @@ def test_token_means_are_those_of_the_formulas_over_the_tokens(tokens, block):
 
 
 def test_token_means_of_padded_rows_and_of_the_same_rows_end_to_end_are_one_number():
-    generator = torch.Generator().manual_seed(0)
-    p, q = -torch.rand(2, 5, 7, generator=generator)
+    p, q = -torch.rand(2, 5, 7, generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(7) < torch.tensor([[7], [1], [0], [3], [5]])).long()
     padded, flat = token_means(p, q, mask), token_means(*(x[mask.bool()] for x in (p, q, mask)))
     assert padded.keys() == flat.keys() == {"k1", "k2", "k3"}

@@ -45,8 +45,7 @@ def test_with_the_mean_reward_it_is_another_one_and_gvpos_is_not() -> None:
     """R̄ < τ log Z, so that all log-ratios are too large, which no policy can have."""
     tilted = OLD * (REWARDS / TAU).exp()
     tilted /= tilted.sum()
-    found = minimiser((OLD * REWARDS).sum())
-    assert (found - tilted).abs().sum() / 2 > 0.01
+    assert (minimiser((OLD * REWARDS).sum()) - tilted).abs().sum() / 2 > 0.01
     log_ratio = tilted.log() - OLD.log()
     drift, mean = (OLD * log_ratio).sum(), (OLD * REWARDS).sum()
     assert gvpo.residual(log_ratio, REWARDS - mean, drift, TAU).abs().max() < 1e-14

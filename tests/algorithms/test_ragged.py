@@ -34,8 +34,7 @@ def laid_out(rows: list[list[tuple[bool, float, float]]]) -> tuple[Tensor, Tenso
 
 
 def pad(values: Tensor, offsets: Tensor) -> Tensor:
-    rows = values.split(offsets.diff().tolist())
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(list(values.split(offsets.diff().tolist())), batch_first=True)
 
 
 @given(batches, blocks)

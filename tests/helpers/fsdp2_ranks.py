@@ -79,8 +79,7 @@ def train(
     if variant["dtype"] == "float64":
         # verl's word for "no autocast"; there is none to float64
         worker.engine._autocast_dtype = torch.float32
-    loss = variant.get("loss_function", ppo_loss)
-    worker.set_loss_fn(partial(loss, config=actor_config(job, variant)))
+    worker.set_loss_fn(partial(variant.get("loss_function", ppo_loss), config=actor_config(job, variant)))
     gradients: list[dict[str, Tensor]] = []
     policies: list[dict[str, Tensor]] = []
     log_ratios: list[list[Tensor]] = [[]]

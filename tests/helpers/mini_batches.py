@@ -18,8 +18,7 @@ def ragged_batch(dtype: torch.dtype, seed: int = 0) -> Rollout:
     """The synthetic rollout with random advantages, in groups of four; the last response has no token."""
     rows, generator = Rollout.synthetic(seed=seed, dtype=dtype), torch.Generator().manual_seed(seed)
     advantages = (torch.randn(len(rows.lengths), 1, generator=generator) * rows.response_mask).to(dtype)
-    prompt = torch.arange(16) // ROWS_PER_PROMPT
-    return replace(rows, prompt=prompt, advantages=advantages, of_anchor=None)
+    return replace(rows, prompt=torch.arange(16) // ROWS_PER_PROMPT, advantages=advantages, of_anchor=None)
 
 
 def actor_config(case: Case, **overrides: Any) -> ActorConfig:

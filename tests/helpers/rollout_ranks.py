@@ -70,8 +70,7 @@ def rollout() -> dict[str, fsdp2_ranks.Row]:
 def token_log_probs(model: torch.nn.Module, row: fsdp2_ranks.Row) -> Tensor:
     """log π of the tokens of one response, one row at a time."""
     logits = model(row["input_ids"].unsqueeze(0)).logits[0].log_softmax(-1)
-    start = len(row["prompts"])
-    return logits[start - 1 : -1].gather(-1, row["responses"].unsqueeze(-1)).squeeze(-1)
+    return logits[len(row["prompts"]) - 1 : -1].gather(-1, row["responses"].unsqueeze(-1)).squeeze(-1)
 
 
 def reference() -> torch.nn.Module:

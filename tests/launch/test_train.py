@@ -96,8 +96,7 @@ def test_it_takes_a_configuration_that_lets_them_load_it(started: list[list[str]
 def test_the_question_to_a_worker_needs_nothing_of_this_package(python: Python) -> None:
     from ray import cloudpickle
 
-    code = cloudpickle.dumps(_inspector()).hex()
-    answer = python(WITHOUT_THE_PACKAGE.format(code=code))
+    answer = python(WITHOUT_THE_PACKAGE.format(code=cloudpickle.dumps(_inspector()).hex()))
     assert answer.returncode == 0, answer.stderr
     assert "verl could not load it" in answer.stdout
 

@@ -20,8 +20,7 @@ def shown_of(preset: str, *overrides: str) -> dict[str, Any]:
 
 
 def sources(preset: str, *overrides: str) -> dict[str, tuple[object, str]]:
-    rows = shown_of(preset, *overrides)["values"]
-    return {each["key"]: (each["value"], each["source"]) for each in rows}
+    return {each["key"]: (each["value"], each["source"]) for each in shown_of(preset, *overrides)["values"]}
 
 
 def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:

@@ -74,8 +74,7 @@ class TestAsked:
 
     @pytest.mark.ci
     def test_patches(self) -> None:
-        names = ",".join(patches.PATCHES)
-        found = seen(PROCESSES["actor"], GRPO_VERL_EXT_PATCHES=names)["attributes"]
+        found = seen(PROCESSES["actor"], GRPO_VERL_EXT_PATCHES=",".join(patches.PATCHES))["attributes"]
         fit = found["verl.trainer.ppo.v1.trainer_base.PPOTrainer.fit"]
         assert "contextlib.py" in fit, "inside `watchdog.watched`"
         assert found["transfer_queue.interface.TransferQueueController"] == "types.SimpleNamespace"
@@ -200,9 +199,7 @@ class TestHandOn:
     """What a training's processes have to know goes into Ray's runtime environment."""
 
     def test_the_patches_and_the_platform(self) -> None:
-        config = composed(["+algo=gvpo", "+platform=cpu"])
-        driver._set_variables(config)
-        assert variables(config) == {
+        assert variables("+algo=gvpo", "+platform=cpu") == {
             "VERL_PLATFORM": "cpu",
             "GRPO_VERL_EXT_PATCHES": "rewards,reports,lost_parts,engine_death",
         }
@@ -218,26 +215,24 @@ class TestHandOn:
 
     def test_a_platform_that_only_the_environment_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VERL_PLATFORM", "cpu")
-        config = composed(["algorithm.adv_estimator=gae"])
-        driver._set_variables(config)
-        assert variables(config)["VERL_PLATFORM"] == "cpu"
+        assert variables("algorithm.adv_estimator=gae")["VERL_PLATFORM"] == "cpu"
 
     def test_the_watch_can_be_turned_off_and_the_own_queue_on(self) -> None:
         options = ["+algorithm.grpo_ext.watch=false", "+algorithm.grpo_ext.own_queue=true"]
-        config = composed(["+algo=grpo", *options])
-        driver._set_variables(config)
-        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "rewards,reports,own_queue"}
+        assert variables("+algo=grpo", *options) == {"GRPO_VERL_EXT_PATCHES": "rewards,reports,own_queue"}
 
     def test_what_the_job_has_set_is_left_to_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ray refuses a variable that is set twice, even to the same value."""
         job = {"runtime_env": {"env_vars": {"VERL_PLATFORM": "cpu"}}}
         monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-        config = composed(["+algo=grpo", "+platform=cpu"])
-        driver._set_variables(config)
-        assert variables(config) == {"GRPO_VERL_EXT_PATCHES": "rewards,reports,lost_parts,engine_death"}
+        found = variables("+algo=grpo", "+platform=cpu")
+        assert found == {"GRPO_VERL_EXT_PATCHES": "rewards,reports,lost_parts,engine_death"}
 
 
-def variables(config: DictConfig) -> dict[str, str]:
+def variables(*words: str) -> dict[str, str]:
+    """What the driver adds to the environment of a training's processes."""
+    config = composed(words)
+    driver._set_variables(config)
     return dict(config.ray_kwargs.ray_init.runtime_env.env_vars)
 
 

@@ -14,7 +14,6 @@ from itertools import permutations
 import pytest
 import torch
 from mini_batches import actor_config, ragged_batch, value_and_gradient
-from torch import Tensor
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
@@ -103,21 +102,13 @@ def test_gvpo_is_measured_at_a_later_update_with_groups_of_four_and_three():
 def test_the_entropy_term_is_measured_beside_the_loss():
     # token-mean: a token's entropy has the gradient −coefficient/N, and 0 under the mask.
     batch, case = ragged_batch(torch.float64), VERL["verl token-mean"]
-    config = actor_config(case, entropy_coeff=0.5)
-    _, gradient = value_and_gradient(config, batch, batch.cut("whole", 1))
+    _, gradient = value_and_gradient(actor_config(case, entropy_coeff=0.5), batch, batch.cut("whole", 1))
     of_entropy = gradient[sum(batch.lengths) :]
     assert len(of_entropy) == sum(batch.lengths)
     counts = torch.unique(of_entropy, return_counts=True)
     tokens = int(batch.response_mask.sum())
     assert counts[0].tolist() == pytest.approx([-0.5 / tokens, 0.0], rel=1e-12)
     assert counts[1][0] == tokens
-
-
-def right(log_prob: Tensor, advantages: Tensor, response_mask: Tensor, config) -> Tensor:
-    """−(D/N) Σ A log π, the same at every cut."""
-    counts = config.global_batch_info
-    summed = (advantages * log_prob * response_mask).sum()
-    return -summed * counts["dp_size"] / counts["batch_num_tokens"]
 
 
 WRONG = {
@@ -133,11 +124,12 @@ WRONG = {
 
 @pytest.fixture
 def probe(monkeypatch):
-    """Register ``right`` changed by a function as the policy loss ``probe``; return its case."""
+    """Register −(D/N) Σ A log π, changed by a function, as the policy loss ``probe``; return its case."""
 
     def registered(change):
         def loss(*, log_prob, advantages, response_mask, config, **_):
-            return change(right(log_prob, advantages, response_mask, config), log_prob), {}
+            counts, summed = config.global_batch_info, (advantages * log_prob * response_mask).sum()
+            return change(-summed * counts["dp_size"] / counts["batch_num_tokens"], log_prob), {}
 
         monkeypatch.setitem(POLICY_LOSS_REGISTRY, "probe", loss)
         return Case("probe", "probe", "token-mean")
@@ -270,16 +262,15 @@ def test_verls_own_losses_are_told_but_fail_nothing(monkeypatch):
     assert "NOT" in result.stdout
 
 
-def total_variation(p: float, q: float) -> bool:
-    return abs(q - p) > 0.15
-
-
-def binary_kl(p: float, q: float) -> bool:
-    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) > 0.05
+IS_FAR = {
+    "dppo": lambda p, q: abs(q - p) > 0.15,
+    "dppo_kl": lambda p, q: p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) > 0.05,
+}
+"""By the total variation, and by the KL of a token and all others."""
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("name", "is_far"), [("dppo", total_variation), ("dppo_kl", binary_kl)])
+@pytest.mark.parametrize(("name", "is_far"), IS_FAR.items())
 def test_dppo_is_its_formula_at_every_cut(name, is_far, seed) -> None:
     """A token has the policy gradient with its ratio, or none: where it left the region, away from it."""
     batch = ragged_batch(torch.float64, seed)

@@ -18,8 +18,7 @@ from grpo_verl_ext.proof.reference import reference_weights
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.verl_plugin.compose import composed
 
-ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
-A = ACTOR
+A, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 WHOLE = ["actor_rollout_ref.rollout.name=vllm", f"{A}.use_dynamic_bsz=true", f"{A}.ppo_mini_batch_size=64"]
 
 
@@ -108,7 +107,7 @@ def test_tokens_of_a_tool_that_count_are_another_gradient(default: DictConfig, n
 
 def constants(name: str) -> Iterator[tuple[str, float]]:
     for key, value in PRESETS[name].leaves.items():
-        of_loss = key.startswith(f"{ACTOR}.") and not key.endswith(("clip_ratio", "ppo_epochs", "gvpo_alpha"))
+        of_loss = key.startswith(f"{A}.") and not key.endswith(("clip_ratio", "ppo_epochs", "gvpo_alpha"))
         if (of_loss or key.endswith("kl_coef")) and isinstance(value, float) and value:
             yield key, value
 
@@ -190,8 +189,7 @@ def test_the_finding_says_how_far_and_what_to_type() -> None:
 
 
 def test_a_value_of_a_file_is_told_from_a_word_and_put_back() -> None:
-    config = of("grpo", "+algorithm.grpo_ext.scale_rewards=none")
-    (finding,) = judgements(config, ["data.train_files=a"])
+    (finding,) = judgements(of("grpo", "+algorithm.grpo_ext.scale_rewards=none"), ["data.train_files=a"])
     assert "scale_rewards is none (by a file), in the preset group" in str(finding.problem)
     assert finding.problem.fix == "algorithm.grpo_ext.scale_rewards=group"
 

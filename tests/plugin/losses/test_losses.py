@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.metric import Metric
-from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext import catalogue, gvpo_terms
@@ -182,8 +181,7 @@ def test_a_side_of_the_clip_range_that_is_null_is_clip_ratio(low, high, expected
 @pytest.mark.parametrize("name", CLIPPED)
 def test_rollout_weights_multiply_token_losses(name):
     weights = torch.tensor([[2.0, 0.5], [3.0, math.nan]], dtype=F64)
-    weighted = torch.tensor([[2.0, 0.5], [-3.0, 0.0]], dtype=F64)
-    expected = call(name, advantages=weighted)[0].item()
+    expected = call(name, advantages=torch.tensor([[2.0, 0.5], [-3.0, 0.0]], dtype=F64))[0].item()
     assert call(name, rollout_is_weights=weights)[0].item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -193,8 +191,7 @@ def test_rollout_weights_multiply_token_losses(name):
 def test_garbage_under_the_mask_reaches_neither_value_nor_gradient_nor_metric(name, where, garbage):
     dirty = torch.tensor([[1.0, -1.0], [0.5, garbage]], dtype=F64).requires_grad_()
     loss, metrics = call(name, **{where: dirty})
-    clean = torch.tensor([[1.0, -1.0], [0.5, 0.0]], dtype=F64)
-    expected, expected_metrics = call(name, **{where: clean})
+    expected, expected_metrics = call(name, **{where: torch.tensor([[1.0, -1.0], [0.5, 0.0]], dtype=F64)})
     assert loss.item() == expected.item()
     assert {k: v.item() for k, v in metrics.items()} == {k: v.item() for k, v in expected_metrics.items()}
     if where == "log_prob":
@@ -327,11 +324,6 @@ def test_a_budget_that_is_none_is_refused(budget, shown):
         with_budget(budget)
 
 
-def check(loss_mode: str, config: ActorConfig) -> None:
-    """As the driver does, before any rollout."""
-    check_loss(catalogue.LOSSES[loss_mode], config)
-
-
 @pytest.mark.parametrize(("factor", "shown"), [(None, "null"), (0, "0")])
 def test_dr_grpo_never_guesses_the_length(factor, shown):
     case = dataclasses.replace(CASES["dr_grpo"], loss_scale_factor=factor)
@@ -342,7 +334,7 @@ def test_dr_grpo_never_guesses_the_length(factor, shown):
 
 def test_a_dual_clip_that_would_clip_everything_is_refused():
     with pytest.raises(ValueError, match=r"clip_ratio_c is 1\.0.*> 1.*Type: .*clip_ratio_c=null"):
-        check("grpo", counted(actor_config(CASES["grpo"], clip_ratio_c=1.0)))
+        check_loss(catalogue.LOSSES["grpo"], counted(actor_config(CASES["grpo"], clip_ratio_c=1.0)))
 
 
 @pytest.mark.parametrize("side", ["clip_ratio", "clip_ratio_low", "clip_ratio_high"])
@@ -365,7 +357,7 @@ def test_a_value_out_of_its_range_is_refused(name, options, message):
     (*_, key) = options
     config = actor_config(CASES[name], policy_loss=LossConfig(loss_mode=name, **options))
     with pytest.raises(SettingError, match=rf"{key} is .*{message}"):
-        check(name, counted(config))
+        check_loss(catalogue.LOSSES[name], counted(config))
 
 
 def gvpo_groups(index: list[int], size: list[int], drift: list[float]) -> GroupRows:
@@ -394,7 +386,7 @@ def test_gvpo_takes_drift_and_size_of_the_group_from_the_worker():
 def test_a_loss_without_a_term_is_refused_but_in_a_grid_that_says_so(terms):
     def checked(**said: object) -> None:
         options = LossConfig(loss_mode="gvpo", gvpo_beta=0.1, gvpo_terms=terms, **said)
-        check("gvpo", counted(actor_config(CASES["gvpo"], policy_loss=options)))
+        check_loss(catalogue.LOSSES["gvpo"], counted(actor_config(CASES["gvpo"], policy_loss=options)))
 
     with pytest.raises(SettingError, match=rf"gvpo_terms is {terms}, but .*gvpo_terms_ablation=true"):
         checked()
