@@ -121,8 +121,7 @@ def test_a_preset_that_says_something_else_is_refused_with_the_key(
 def test_losses_may_share_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(VESPO.loss, name="vespo_of_others")
     monkeypatch.setitem(catalogue.LOSSES, other.name, other)
-    models = loss_config.option_models()
-    assert models.count(other.options) == 1
+    assert loss_config.option_models().count(other.options) == 1
 
 
 def test_a_name_that_another_package_claims_in_vain_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,8 +103,7 @@ def test_the_doctor_knows_its_preset_and_its_options(site: Path) -> None:
     assert (findings, found.returncode in (0, 2)) == ([], True), found.stdout + found.stderr
     wrong = command(site, "doctor", *TRAINING, "actor_rollout_ref.actor.policy_loss.soft_width=-1")
     assert wrong.returncode == 2
-    said = " ".join(wrong.stdout.split())
-    assert "policy_loss.soft_width is -1; valid is a number > 0" in said
+    assert "policy_loss.soft_width is -1; valid is a number > 0" in " ".join(wrong.stdout.split())
 
 
 def test_invariance_measures_it_with_the_options_of_its_preset(site: Path) -> None:

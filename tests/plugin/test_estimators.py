@@ -100,8 +100,7 @@ def test_rloo_equals_verls_but_for_a_group_of_one(verls):
 
 def test_dapo_per_prompt_divides_by_the_tokens_of_the_prompt():
     # x has 4 + 1 + 2 tokens, y 2 + 4, z 3.
-    tokens = {"x": 7, "y": 6, "z": 3}
-    weighted = [a / tokens[i] for a, i in zip(SCALED, IDS[REAL], strict=True)]
+    weighted = [a / {"x": 7, "y": 6, "z": 3}[i] for a, i in zip(SCALED, IDS[REAL], strict=True)]
     found = through_verl(algorithm("dapo_per_prompt"))
     torch.testing.assert_close(found, on_tokens(weighted), rtol=0, atol=1e-12)
 

@@ -89,8 +89,7 @@ def test_the_embedded_task_has_settings_of_its_own_for_gvpo() -> None:
 
 def test_the_actor_of_a_preset_is_what_verls_dataclass_accepts() -> None:
     rows = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"
-    config = composed(["+algo=grpo", "+platform=cpu", rows])
-    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    actor = omega_conf_to_dataclass(composed(["+algo=grpo", "+platform=cpu", rows]).actor_rollout_ref.actor)
     assert actor.strategy == "fsdp2"
     assert actor.fsdp_config.mixed_precision["param_dtype"] == "fp32"
 

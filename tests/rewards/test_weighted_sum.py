@@ -64,8 +64,7 @@ def test_a_misspelt_setting_is_refused_and_verls_own_extras_are_not():
 )
 def test_whether_it_is_the_wanted_response_is_said_where_that_is_given(text, gold):
     plain = compute_score("chain_sum", text, "9", TERMS | {"response": ["no text"]})
-    found = compute_score("chain_sum", text, "9", TERMS | {"response": RIGHT})
-    assert found == plain | {"gold": gold}
+    assert compute_score("chain_sum", text, "9", TERMS | {"response": RIGHT}) == plain | {"gold": gold}
 
 
 def test_the_wanted_response_of_the_embedded_task_survives_verls_decoding():
@@ -75,8 +74,7 @@ def test_the_wanted_response_of_the_embedded_task_survives_verls_decoding():
 
     tokenizer, extra_info = build_tokenizer(), rows([(3, 4, 2)], "test")[0]["extra_info"]
     ids = [*tokenizer.encode(extra_info["response"]), tokenizer.eos_token_id]
-    text = tokenizer.decode(ids, skip_special_tokens=True)
-    found = compute_score("chain_sum", text, "9", extra_info)
+    found = compute_score("chain_sum", tokenizer.decode(ids, skip_special_tokens=True), "9", extra_info)
     assert (found["gold"], found["acc"]) == (1.0, 1.0)
 
 

@@ -15,8 +15,7 @@ from grpo_verl_ext.tasks.folders import write_rows
 
 
 def test_it_is_the_share_of_right_answers(tiny_prepared, tmp_path, monkeypatch):
-    problems = [(1, 2, 3), (2, 2, 2), (3, 3, 1), (0, 6, 0)]
-    write_rows(tmp_path / "four.parquet", rows(problems, "test"))
+    write_rows(tmp_path / "four.parquet", rows([(1, 2, 3), (2, 2, 2), (3, 3, 1), (0, 6, 0)], "test"))
     said = ["<answer>6</answer>", "<answer>6.0</answer>", "<answer>6</answer>", "6"]
     as_tokens = lambda _, tokenizer, *__, **how: tokenizer(said, padding=True)["input_ids"]  # noqa: E731
     monkeypatch.setattr(starting_model, "sample", as_tokens)

@@ -65,8 +65,7 @@ def test_the_old_one_stays_in_its_place_until_the_new_one_is_complete(folder: Pa
 
     made = PreparedFolder(folder).make({"seed": 1}, build_beside, force=True)
     assert made.moved_aside is not None
-    found = [PreparedFolder(each).check()["found"]["count"] for each in (folder, made.moved_aside)]
-    assert found == [8, 7]
+    assert [PreparedFolder(each).check()["found"]["count"] for each in (folder, made.moved_aside)] == [8, 7]
 
 
 def fails(folder: Path) -> dict[str, int]:

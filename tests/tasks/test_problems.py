@@ -15,8 +15,7 @@ terms_of_any_problem = st.lists(st.integers(0, 9), min_size=3, max_size=5).map(t
 
 def test_the_example_of_the_documentation():
     assert prompt((3, 4, 2, 5)) == "3+4+2+5=?"
-    wanted = "<reasoning>3+4=7;7+2=9;9+5=14;</reasoning><answer>14</answer>"
-    assert response((3, 4, 2, 5)) == wanted
+    assert response((3, 4, 2, 5)) == "<reasoning>3+4=7;7+2=9;9+5=14;</reasoning><answer>14</answer>"
 
 
 def test_the_line_between_the_splits_is_pinned():

@@ -156,8 +156,7 @@ def test_equals_verls_grpo_whatever_was_rejected(estimator: str, batch: Any) -> 
 
 
 def test_last_outputs_by_hand() -> None:
-    keys = ["u_0_1", "u_1_0", "u_0_10", "u_0_2", "v_0_0", "a_b_1_0"]
-    assert last_outputs(keys) == [2, 1, 2, 2, 4, 5]
+    assert last_outputs(["u_0_1", "u_1_0", "u_0_10", "u_0_2", "v_0_0", "a_b_1_0"]) == [2, 1, 2, 2, 4, 5]
     assert last_outputs([]) == []
 
 
@@ -303,8 +302,7 @@ class TestUnderVerlsOwnTrainer:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = dict.fromkeys(["u", "v", "w", "u_0_0", "u_1_0", "v_0_0", "w_0_0", "w_0_1"])
-        found = self.advantages(monkeypatch, "dr_grpo", queue)
-        assert found.tolist() == [[0.5], [-0.5], [0.0]]
+        assert self.advantages(monkeypatch, "dr_grpo", queue).tolist() == [[0.5], [-0.5], [0.0]]
 
     def test_where_there_is_no_queue_none_is_started(self) -> None:
         # `transfer_queue` is imported here and has no client; making one would start Ray.

@@ -115,8 +115,7 @@ class TestRows:
 def log_probs_of(model: torch.nn.Module, gold: Row, temperature: float) -> Tensor:
     """log π of the response's tokens, one row at a time, in float64."""
     logits = model(gold["input_ids"][None]).logits[0].double()
-    start = len(gold["prompts"])
-    log_p = (logits[start - 1 : -1] / temperature).log_softmax(-1)
+    log_p = (logits[len(gold["prompts"]) - 1 : -1] / temperature).log_softmax(-1)
     return log_p.gather(-1, gold["responses"].unsqueeze(-1)).squeeze(-1)
 
 
@@ -136,8 +135,7 @@ def stepped(plain: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
         for key, extra in zip(keys, reports, strict=True):
             origin = {Field.STORED_ORIGIN: {"log_probs": None}} if key in stored else {}
             queue.rows[key] = {"extra_fields": origin | ({"reward_extra_info": extra} if extra else {})}
-        tags = [{"is_padding": False} for _ in keys]
-        batch = KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+        batch = KVBatchMeta(partition_id="train", keys=keys, tags=[{"is_padding": False} for _ in keys])
         monkeypatch.setattr(PPOTrainer, "step", lambda *_: batch)
         trainer = trainer_with(monkeypatch, queue, changed(plain, **changes), ranks, global_steps=step)
         trainer.actor_rollout_wg.compute_log_prob = lambda batch: compute(queue, batch)

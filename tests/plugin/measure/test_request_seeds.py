@@ -47,10 +47,8 @@ def test_equal_seeds_are_of_equal_requests(one: dict[str, Any], other: dict[str,
 
 
 def test_a_seed_is_one_that_torch_and_vllm_take() -> None:
-    seeds = [
-        loops._request_seed(1, step=step, index=0, session=0, turn=0, prompt_ids=[1, 2])
-        for step in range(200)
-    ]
+    fixed = {"seed": 1, "index": 0, "session": 0, "turn": 0, "prompt_ids": [1, 2]}
+    seeds = [loops._request_seed(step=step, **fixed) for step in range(200)]
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**62 > min(seeds), "all 63 bits are used"
     torch.Generator().manual_seed(max(seeds))
@@ -105,8 +103,7 @@ def seeds_of(loop: Callable[..., Any], config: DictConfig, params: dict[str, Any
     async def run() -> None:
         for (text, index), session in product(texts, range(2)):
             row = {"raw_prompt": [{"role": "user", "content": text}], "uid": "random", "index": index}
-            made = agent_loop(loop, config, server)
-            await made.run(params, session_id=session, global_steps=step, **row)
+            await agent_loop(loop, config, server).run(params, session_id=session, global_steps=step, **row)
 
     asyncio.run(run())
     return [request["sampling_params"].get("seed") for request in server.asked]
@@ -191,9 +188,8 @@ class TestRefused:
     @pytest.mark.parametrize("names", [["single_turn_agent", None], ["mine", "mine"]])
     def test_rows_that_ask_for_such_a_loop(self, names: list[str | None], tmp_path: Path) -> None:
         """verl takes a row's loop before its default."""
-        pandas.DataFrame({"prompt": ["a", "b"], "agent_name": names}).to_parquet(
-            file := tmp_path / "a.parquet"
-        )
+        rows = pandas.DataFrame({"prompt": ["a", "b"], "agent_name": names})
+        rows.to_parquet(file := tmp_path / "a.parquet")
         config = OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": [str(file)]}})
         with pytest.raises(SettingError, match=f"ask for agent_name={names[0]}, and .* passes seeds on"):
             CHECKS["seeds"](config)
@@ -201,9 +197,8 @@ class TestRefused:
 
     @pytest.mark.parametrize("names", [["grpo_ext_tool_agent", None], [None, None]])
     def test_rows_that_ask_for_ours_or_for_none(self, names: list[str | None], tmp_path: Path) -> None:
-        pandas.DataFrame({"prompt": ["a", "b"], "agent_name": names}).to_parquet(
-            file := tmp_path / "a.parquet"
-        )
+        rows = pandas.DataFrame({"prompt": ["a", "b"], "agent_name": names})
+        rows.to_parquet(file := tmp_path / "a.parquet")
         (tmp_path / "b.parquet").write_text("no parquet")
         files = [str(file), str(tmp_path / "b.parquet"), "hdfs://c.parquet"]
         CHECKS["seeds"](OmegaConf.merge(configured(f"+{OPTION}=1"), {"data": {"train_files": files}}))

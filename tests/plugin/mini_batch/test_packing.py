@@ -46,8 +46,7 @@ def test_each_group_goes_into_the_first_mini_batch_that_has_room(sizes, capacity
 
 
 def test_padding_fills_up_and_the_rest_stands_alone():
-    plan = Plan(StatisticSource.FORWARD_PASS, 4, "")
-    (rows,) = plan.over_ranks([[0, 1, 2], [3]], [1] * 12, 1, 4)
+    (rows,) = Plan(StatisticSource.FORWARD_PASS, 4, "").over_ranks([[0, 1, 2], [3]], [1] * 12, 1, 4)
     assert [sorted(rows[i : i + 4]) for i in (0, 4, 8)] == [[0, 1, 2, 4], [3, 5, 6, 7], [8, 9, 10, 11]]
 
 

@@ -124,8 +124,7 @@ def laid_out(plan: Plan, cut: Cut, prompts: list[int], lengths: list[int]) -> tu
     """The rows of each rank in the trainer's order, and how many there are; the last ones are padding."""
     units = plan.whole_groups(prompts)
     size = -(-len(units) * plan.unit // cut.mini_batch) * cut.mini_batch
-    workload = lengths + [1] * (size - len(prompts))
-    return plan.over_ranks(units, workload, cut.ranks, cut.mini_batch), size
+    return plan.over_ranks(units, lengths + [1] * (size - len(prompts)), cut.ranks, cut.mini_batch), size
 
 
 def micro_batches(rows: list[int], lengths: list[int], plan: Plan, cut: Cut) -> list[list[int]]:

@@ -240,8 +240,7 @@ class TestEstimator:
         return advantages
 
     def test_equals_the_oracle(self) -> None:
-        lengths = self.MASK.sum(-1).tolist()
-        expected = oracles.process_advantages(self.STEPS, lengths, self.IDS, eps=1e-6)
+        expected = oracles.process_advantages(self.STEPS, self.MASK.sum(-1).tolist(), self.IDS, eps=1e-6)
         for row, wanted in zip(self.found(), expected, strict=True):
             assert row.tolist() == pytest.approx(wanted + [0.0] * (4 - len(wanted)), abs=1e-12)
 

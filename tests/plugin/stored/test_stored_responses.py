@@ -25,7 +25,6 @@ from grpo_verl_ext.verl_plugin.compose import composed
 from grpo_verl_ext.verl_plugin.stored.sources import GivenResponses, ResponseHistory, StoredResponse
 from grpo_verl_ext.verl_plugin.wire import Field
 
-F64 = torch.float64
 N = "actor_rollout_ref__rollout__n"
 LOG_PROBS = "actor_rollout_ref__rollout__calculate_log_probs"
 
@@ -76,12 +75,6 @@ def distribution(model: torch.nn.Module, prompt: str) -> Tensor:
         return torch.stack([token_log_probs(model, ids, response).sum() for response in TABLE]).exp()
 
 
-def optimum(anchor: Tensor) -> Tensor:
-    """π′ e^{R/β}, normalised by a plain sum."""
-    weights = [p * math.exp(reward(y) / BETA) for p, y in zip(anchor.tolist(), TABLE, strict=True)]
-    return torch.tensor([weight / math.fsum(weights) for weight in weights], dtype=F64)
-
-
 def total_variation(one: Tensor, other: Tensor) -> float:
     return 0.5 * (one - other).abs().sum().item()
 
@@ -95,8 +88,7 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
     for name in ("gvpo", "grpo"):
         actor = {"actor_rollout_ref__actor__ppo_epochs": 120, "actor_rollout_ref__actor__use_kl_loss": False}
         settings = {"algo": name, "reward": reward, "model": start, "share": 1.0, N: len(TABLE), **actor}
-        rows = data(**dict.fromkeys(PROMPTS, TABLE))
-        own = Rollout(monkeypatch, tmp_path / name, rows, **settings)
+        own = Rollout(monkeypatch, tmp_path / name, data(**dict.fromkeys(PROMPTS, TABLE)), **settings)
         own.trainer._init_dataloader()
         batch, metrics = own.step()
         assert (own.server.asked, metrics["stored/share"]) == (0, 1.0)
@@ -109,7 +101,8 @@ def test_gvpo_converges_to_its_optimum_and_grpo_does_not(
     for prompt in PROMPTS:
         anchor = distribution(start, prompt)
         assert anchor.sum().item() == pytest.approx(1, rel=1e-12)
-        wanted = optimum(anchor)
+        weights = [p * math.exp(reward(y) / BETA) for p, y in zip(anchor.tolist(), TABLE, strict=True)]
+        wanted = torch.tensor([weight / math.fsum(weights) for weight in weights], dtype=torch.float64)
         assert total_variation(distribution(models["gvpo"], prompt), wanted) <= 0.02
         assert total_variation(distribution(models["grpo"], prompt), wanted) > 0.2
         assert total_variation(anchor, wanted) > 0.2, "it had somewhere to go"
@@ -144,8 +137,7 @@ def test_a_validation_samples_everything(rollout: Any) -> None:
     """verl asks for its default agent loop there, and the rows have no stored responses."""
     run = rollout(data(ab=[[0, 1], [2, 3]]), share=1.0, **{N: 2})
     assert run.config.actor_rollout_ref.rollout.agent.default_agent_loop == "single_turn_agent"
-    batch = run.trainer._next_train_batch()
-    assert set(batch["agent_name"]) == {"grpo_ext_stored_single_turn_agent"}
+    assert set(run.trainer._next_train_batch()["agent_name"]) == {"grpo_ext_stored_single_turn_agent"}
     run.config.algorithm.grpo_ext.stored_responses.share = 0.0
     fresh = run.made_trainer()
     fresh._init_dataloader()
@@ -214,8 +206,7 @@ def test_metrics_by_origin(rollout: Any) -> None:
 
 
 def test_what_is_not_there_is_not_logged(rollout: Any) -> None:
-    run = rollout(data(ab=[[0, 1], [0, 2]]), share=1.0, **{N: 2})
-    _, metrics = run.step()
+    _, metrics = rollout(data(ab=[[0, 1], [0, 2]]), share=1.0, **{N: 2}).step()
     assert not any(name.startswith("sampled/") for name in metrics)
 
 
@@ -227,8 +218,7 @@ def test_a_prompt_meets_its_earlier_samples(rollout: Any) -> None:
     """Two of four from the second step on; what was stored is not stored again, and ages."""
     server = Server([[letter, 4] for letter in range(4)] + [[letter, letter] for letter in [0, 1, 2, 3] * 2])
     run = rollout(data(ab=None), server=server, **HISTORY, **{N: 4})
-    first = run.step()[1]
-    assert (first["stored/share"], run.server.asked) == (0, 4)
+    assert (run.step()[1]["stored/share"], run.server.asked) == (0, 4)
     earlier = by_prompt(run)["ab"]  # sessions reach the server in any order
     of_actor = token_log_probs(run.model, [0, 1], earlier[0])
     run.trainer.global_steps = 2
