@@ -25,7 +25,7 @@ from grpo_verl_ext.runs.verl_run import VerlRun
 from grpo_verl_ext.utils.files import write_whole
 
 TASKS = Path(__file__).parent / "tasks"
-EXPECTED_SECONDS = {"prepare": 75.0, "start": 120.0, "step": 60.0}
+EXPECTED_SECONDS = {"prepare": 75.0, "start": 90.0, "step": 20.0}
 """On 2 cores that nothing else uses."""
 THREADS = "OMP_NUM_THREADS"
 """Threads of a rank, which are one under Ray unless the environment says otherwise."""

@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email.message import Message
 from email.parser import Parser
 from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
@@ -143,22 +143,42 @@ for name in {modules}:
 def test_the_site_is_built_with_its_extra_alone(wheel: zipfile.ZipFile) -> None:
     """What the page of the API imports needs no other extra; Read the Docs installs this one."""
     assert '".[docs]"' in (ROOT / ".readthedocs.yaml").read_text()
+    page = (ROOT / "docs" / "api.md").read_text()
+    modules = re.findall(r"automodule:: (\S+)", page)
+    modules += re.findall(r"auto(?:function|class):: (\S+)\.\w+", page)
+    assert "grpo_verl_ext.ablation.report" in modules
+    absent = import_with_these_alone(wheel, {"docs"}, modules)
+    assert "trl" in absent
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["quickstart", "smollm2"])
+def test_an_example_starts_with_what_its_script_installs(name: str, wheel: zipfile.ZipFile) -> None:
+    *before, command = (ROOT / "examples" / f"{name}.sh").read_text().splitlines()[-1].split("exec ")
+    further = re.findall(r"REQUIREMENTS=(\S+)", "".join(before))
+    more = [Requirement(line) for file in further for line in lines_of(ROOT / file)]
+    extras = {*command.partition(f" {name} ")[2].split()[0].split(",")}
+    absent = import_with_these_alone(wheel, extras, [name], more)
+    assert "statsmodels" in absent
+
+
+def import_with_these_alone(
+    wheel: zipfile.ZipFile, extras: set[str], modules: list[str], more: Sequence[Requirement] = ()
+) -> list[str]:
+    """Import modules without what only other extras ask for, and return what that is."""
     ours = [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist", [])]
-    there = with_all_they_need(needed_by(ours, {"docs"}))
-    all_needed = needed_by(ours, {"ablation", "cpu", "iterate"})
-    others = {canonicalize_name(each.name) for each in all_needed} - there
+    there = with_all_they_need([*needed_by(ours, extras), *more])
+    every = {extra for each in ours for extra in re.findall(r"extra == ['\"](\w+)", str(each.marker))}
+    others = {canonicalize_name(each.name) for each in needed_by(ours, every)} - there
     absent = [
         module
         for module, names in packages_distributions().items()
         if others.intersection(map(canonicalize_name, names))
     ]
-    assert "trl" in absent
-    page = (ROOT / "docs" / "api.md").read_text()
-    modules = re.findall(r"automodule:: (\S+)", page)
-    modules += re.findall(r"auto(?:function|class):: (\S+)\.\w+", page)
-    assert "grpo_verl_ext.ablation.report" in modules
     code = IMPORTED_WITHOUT.format(absent=absent, modules=modules)
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=300)
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=300, env=env)
+    return absent
 
 
 def needed_by(requirements: list[Requirement], extras: set[str]) -> list[Requirement]:

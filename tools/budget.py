@@ -26,7 +26,7 @@ LIMITS = {
     "public names per 1,000 lines": 33,
     "names in two or more modules": 7,
     "algorithms' names as strings": 0,
-    "lines of tests": 25474,
+    "lines of tests": 25362,
     "lines of benchmarks": 1774,
     "tracked tree, MB": 9.6,
     "hand-written words in docs": 10898,

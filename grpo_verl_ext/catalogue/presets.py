@@ -84,8 +84,7 @@ class Preset:
         root = yaml.compose(self.text)
         assert isinstance(root, yaml.MappingNode)
         found = _commented(root, "", "", self.text.splitlines())
-        ours = dict.fromkeys(WIRING, OURS)
-        return {key: said for key, comment in found if (said := ours.get(key, comment))}
+        return {key: OURS if key in WIRING else comment for key, comment in found if comment}
 
 
 def _commented(

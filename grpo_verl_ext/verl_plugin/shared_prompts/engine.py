@@ -32,10 +32,6 @@ from grpo_verl_ext.verl_plugin.shared_prompts.layout import by_prompt, count_fed
 _OFF = "Type: algorithm.grpo_ext.shared_prompts=false"
 _MARK = "grpo_ext_shared_prompts"
 """Key of a batch whose micro-batches are cut by fed tokens."""
-_AT_ONCE = 2**21
-"""Logits that are copied at once, for a sum or an entropy."""
-_TOLERANCE = {True: 1e-5, False: 0.1}
-"""Largest difference to verl's log-probs, relative where they are below −1: in single precision, in half."""
 
 
 class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]  # verl ships no types
@@ -102,7 +98,8 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
             logits = logits / torch.tensor(micro_batch["temperature"], dtype=torch.float32).clamp(
                 min=1e-8
             ).to(logits)
-        label, parts = ids.values()[at.token], logits.split(max(1, _AT_ONCE // logits.shape[-1]))
+        label = ids.values()[at.token]
+        parts = logits.split(max(1, 2**21 // logits.shape[-1]))  # of which a sum or an entropy is a copy
         if torch.finfo(logits.dtype).bits < 32:
             values = {"log_probs": logprobs_from_logits(logits=logits[at.logits_of], labels=label)}
         else:  # without a copy of a row for each response that reads it
@@ -146,8 +143,8 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
         self._model.set_attn_implementation(self._ours)
         self._is_verls = False
         apart = ((ours - verls).abs() / verls.abs().clamp(min=1)).nan_to_num(torch.inf)
-        dtypes = (self._model.dtype, self._autocast_dtype)
-        allowed = _TOLERANCE[all(torch.finfo(each).bits >= 32 for each in dtypes)]
+        is_wide = min(torch.finfo(x).bits for x in (self._model.dtype, self._autocast_dtype)) >= 32
+        allowed = 1e-5 if is_wide else 0.1  # relative where log-probs are below −1
         if len(apart) and apart.max() > allowed:
             raise ValueError(
                 f"shared prompts change log-probs of {type(self._model).__name__} by up to {apart.max():.2g} "
