@@ -72,11 +72,11 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     prompts = torch.arange(responses, device=device) // ROWS_PER_PROMPT
     size, zeros = torch.full_like(prompts, ROWS_PER_PROMPT), torch.zeros(responses, device=device)
     groups = GroupRows(prompts, size, drift=zeros, old_deviation=zeros, anchor_deviation=zeros)
-    statistic = torch.zeros_like(old)
+    inputs = {"statistic": torch.zeros_like(old)}
 
     def call(loss_fn: Callable[..., tuple[Tensor, dict[str, Any]]], config: ActorConfig) -> None:
         own = {"loss_agg_mode": config.loss_agg_mode, "config": config, "rollout_is_weights": None}
-        with wire.passing(groups=groups, statistic=statistic):
+        with wire.passing(groups=groups, inputs=inputs):
             loss, metrics = loss_fn(**arguments, **own)
         torch.autograd.grad(loss, log_prob)
         _ = {name: float(value) for name, value in metrics.items()}  # as verl's Metric does

@@ -54,30 +54,11 @@ _INTERNAL = ("ragged", "validation")
 _FILES = (file.stem for file in (Path(__file__).parent / "algorithms").glob("[!_]*.py"))
 _MODULES = sorted({*_FILES} - {*_INTERNAL})
 
-__all__ = [  # noqa: PLE0604  # of text alone
-    *_MODULES,
-    "batch_scaled",
-    "centred",
-    "clipped_surrogate",
-    "compose",
-    "dense_group_ids",
-    "geometric_mean_surrogate",
-    "group_scaled",
-    "k1",
-    "k2",
-    "k3",
-    "leave_one_out",
-    "local_token_mean",
-    "losses",
-    "outcome_advantages",
-    "per_prompt_token",
-    "process_advantages",
-    "prompt_mean",
-    "sequence_mean_constant_length",
-    "sequence_mean_token_mean",
-    "token_mean",
-    "with_k2_gradient",
-]
+__all__ = [*_MODULES, "compose", "losses"]  # noqa: PLE0604  # of text alone
+__all__ += ["batch_scaled", "centred", "group_scaled", "leave_one_out", "outcome_advantages"]
+__all__ += ["clipped_surrogate", "dense_group_ids", "geometric_mean_surrogate", "per_prompt_token"]
+__all__ += ["local_token_mean", "prompt_mean", "sequence_mean_constant_length", "sequence_mean_token_mean"]
+__all__ += ["k1", "k2", "k3", "process_advantages", "token_mean", "with_k2_gradient"]
 
 if not TYPE_CHECKING:  # a type checker would accept every name
 

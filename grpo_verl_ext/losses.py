@@ -21,12 +21,13 @@ from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms.groups import dense_group_ids
 from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_matrix, check_same_shape
 from grpo_verl_ext.catalogue import Algorithm, Estimator, GroupLoss, Preset, TokenLoss, compute
-from grpo_verl_ext.catalogue.record import CLIPS
+from grpo_verl_ext.catalogue.record import CLIPS, INPUTS
 from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.options import is_count, is_number
 
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
-_COLUMNS = (*_ARGUMENTS, "advantages", "rewards", "groups", "reward_weights", "rollout_is_weights", "counts")
+_COLUMNS = {*_ARGUMENTS, *INPUTS}
+_COLUMNS |= {*["advantages", "rewards", "groups", "reward_weights", "rollout_is_weights", "counts"]}
 """Arguments that are no number or name."""
 
 _OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -89,6 +90,8 @@ def _keywords(algorithm: Algorithm, preset: Preset) -> dict[str, tuple[Any, str]
         found["rewards"] = (None, f"in the place of advantages; {shape}.")
     if "rewards" in found or catalogue.counts_prompts(loss):
         found["groups"] = (None, "(B,), a prompt id a row.")
+    asked = {*loss.inputs} - {"statistic"} if isinstance(loss, TokenLoss) else set[str]()
+    found |= {name: (inspect.Parameter.empty, f"{INPUTS[name]}; (B, T), a constant.") for name in asked}
     if algorithm.loss_agg_mode == "seq-mean-token-sum-norm":
         found["loss_scale_factor"] = (inspect.Parameter.empty, "L, the generation budget in tokens.")
     for key, value in preset.numbers.items():
@@ -150,13 +153,14 @@ def _evaluated(
     if loss.options is not None:
         own = {name: plain[name] for name in loss.options.model_fields}
         options = loss.options.read(own, algorithm.name)
-    statistic: Any = compute.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
+    inputs = {name: given[name] for name in INPUTS if name in given}
+    inputs |= compute.statistic(loss, tokens, group, config, int(config.get("seed", 0)))
     if isinstance(loss, GroupLoss):
-        groups = compute.group_rows(tokens, group, statistic, options.gvpo_alpha)
+        groups = compute.group_rows(tokens, group, inputs["statistic"], options.gvpo_alpha)
         found = compute.group_loss(options, tokens, groups, config)
         return found.loss, found.metrics
     assert isinstance(loss, TokenLoss)
-    return compute.token_loss(loss, tokens, config, statistic, given["rollout_is_weights"])
+    return compute.token_loss(loss, tokens, config, inputs, given["rollout_is_weights"])
 
 
 def _counts(

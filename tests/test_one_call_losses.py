@@ -153,8 +153,8 @@ def test_equals_the_registered_loss(name: str, dtype: torch.dtype) -> None:
     mask = batch.response_mask
     config = verls_config(algorithm, int(mask.sum()))
     first, second = log_prob.clone().requires_grad_(), log_prob.clone().requires_grad_()
-    statistic = compute.statistic(algorithm.loss, batch.tokens, batch.prompt, config)
-    with wire.passing(groups=groups_by_hand(log_prob, old, mask), statistic=statistic):
+    inputs = compute.statistic(algorithm.loss, batch.tokens, batch.prompt, config)
+    with wire.passing(groups=groups_by_hand(log_prob, old, mask), inputs=inputs):
         expected, metrics = POLICY_LOSS_REGISTRY[algorithm.loss.name](
             old_log_prob=old, log_prob=first, advantages=advantages, response_mask=mask, config=config
         )

@@ -65,13 +65,13 @@ def clip_cov_surrogate(
     old_log_prob: Tensor,
     advantages: Tensor,
     response_mask: Tensor,
-    drawn: Tensor,
+    statistic: Tensor,
     **clip: float,
 ) -> Tensor:
-    """ℓ_{i,t} = `surrogate.clipped_surrogate` with its range ``clip``, and 0 for the drawn tokens: (B, T)."""
-    check_same_shape(log_prob=log_prob, drawn=drawn)
+    """ℓ_{i,t} = `surrogate.clipped_surrogate` with its range ``clip``, 0 where ``statistic`` is: (B, T)."""
+    check_same_shape(log_prob=log_prob, drawn=statistic)
     loss = clipped_surrogate(log_prob, old_log_prob, advantages, response_mask, **clip)
-    return torch.where(drawn.bool(), 0, loss)
+    return torch.where(statistic.bool(), 0, loss)
 
 
 def kl_cov_surrogate(
@@ -79,17 +79,17 @@ def kl_cov_surrogate(
     old_log_prob: Tensor,
     advantages: Tensor,
     response_mask: Tensor,
-    largest: Tensor,
+    statistic: Tensor,
     *,
     coefficient: float,
 ) -> Tensor:
     """ℓ_{i,t} = −ρ A, plus coefficient · |log ρ| for the tokens with the largest c: (B, T) → (B, T).
 
-    Nothing is clipped. |log ρ| stands for the KL to π_old, as in the authors' code; at ρ = 1 it has no
-    gradient, so that the first update on a rollout is the plain policy gradient.
+    ``statistic`` is True for these. Nothing is clipped. |log ρ| stands for the KL to π_old, as in the
+    authors' code; at ρ = 1 it has no gradient: the first update is the plain policy gradient.
     """
     check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages, largest=largest)
+    check_same_shape(log_prob=log_prob, advantages=advantages, largest=statistic)
     log_ratio = token_log_ratio(log_prob, old_log_prob, response_mask)
     loss = log_ratio.exp() * torch.where(response_mask.bool(), -advantages, 0)
-    return loss + torch.where(largest.bool(), coefficient * log_ratio.abs(), 0)
+    return loss + torch.where(statistic.bool(), coefficient * log_ratio.abs(), 0)

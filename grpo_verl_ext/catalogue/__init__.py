@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from grpo_verl_ext.catalogue import compute, verls
+from grpo_verl_ext.catalogue import verls
 from grpo_verl_ext.catalogue.averages import PROMPT_MEAN
 from grpo_verl_ext.catalogue.grpo import GRPO
 from grpo_verl_ext.catalogue.presets import Preset
@@ -78,8 +78,6 @@ def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
             if mine[key].default != theirs[key].default:
                 why = f"its default is another than in the loss {other.name}"
                 raise RecordError(name, "options", key, why)
-    if name not in _own:
-        compute.check_gradient(algorithm, preset or Preset())
     if isinstance(loss, VerlsLoss):
         VERLS_LOSSES.setdefault(loss.name, loss)
     own: tuple[tuple[dict[str, Any], Any], ...] = ((ESTIMATORS, estimator), (LOSSES, loss))
@@ -236,14 +234,8 @@ for _name in sorted(_own, key=lambda name: (name != GRPO.name, name)):
     enter(_own[_name])
 
 __all__ = [
-    "ALGORITHMS",
-    "ESTIMATORS",
-    "FAILED",
-    "LOSSES",
     "ON_FSDP2",
-    "PRESETS",
     "STATISTIC_ENGINES",
-    "VERLS_LOSSES",
     "Algorithm",
     "Estimator",
     "GroupLoss",
@@ -254,8 +246,5 @@ __all__ = [
     "TokenLoss",
     "VerlsEstimator",
     "VerlsLoss",
-    "counts_prompts",
-    "enter",
-    "left_to_user",
     "mode_of",
 ]

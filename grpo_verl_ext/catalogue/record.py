@@ -6,8 +6,10 @@ before a training, ``invariance``, the doctor and the pages of settings.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -25,15 +27,22 @@ PerToken = Callable[..., Tensor]
 """(log_prob, old_log_prob, advantages, response_mask, config), (B, T) each → (B, T), to be minimised.
 
 What stands under the mask does not count, NaN included. Gradient flows through ``log_prob``. ``config`` is
-verl's ActorConfig, or what `TokenLoss.keywords` makes of it. A loss that `Loss.needs` a statistic gets it as
-the last argument, (B, T), 0 under the mask.
+verl's ActorConfig, or what `TokenLoss.keywords` makes of it. What the signature names of `INPUTS` comes by
+name.
 """
+INPUTS = {
+    "statistic": "what the loss `needs` of the mini-batch",
+    "rollout_log_prob": "log π of the policy that wrote the response, as its engine computed it, in nats",
+    "ref_log_prob": "log π of the reference, in nats",
+    "entropy": "of the current policy at each token, in nats",
+}
+"""What a loss of tokens gets where its signature names it: (B, T) each, constants, 0 under the mask."""
 _Events = Callable[..., "TokenEvents"]
 """(log-ratio, advantages, response_mask, config) → the tokens that the loss cut off, for the metrics."""
 
 
 class RecordError(ValueError):
-    """A record contradicts itself or what is there already, or its gradient is not finite."""
+    """A record contradicts itself or what is there already."""
 
     def __init__(self, name: str, field_: str, value: object, why: str) -> None:
         super().__init__(f"the algorithm {name}: its {field_} is {value!r}, but {why}")
@@ -131,6 +140,18 @@ class TokenLoss(Loss):
     average: Average | None = None
     events: _Events | None = None
     keywords: Callable[[Any], Mapping[str, Any]] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a function that names an input which there is not, or a statistic that nothing computes."""
+        valid = [name for name in INPUTS if self.needs or name != "statistic"]
+        for name in () if self.keywords else [*inspect.signature(self.per_token).parameters][5:]:
+            if name not in valid:
+                raise RecordError(self.name, "argument", name, f"it gets by name: {', '.join(valid)}")
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """What the function asks for of `INPUTS`."""
+        return tuple(name for name in INPUTS if name in inspect.signature(self.per_token).parameters)
 
 
 @dataclass(frozen=True)

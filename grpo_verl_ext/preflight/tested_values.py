@@ -21,7 +21,7 @@ from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
 from grpo_verl_ext.verl_plugin.mini_batch.plan import policy_moves
 
-_STRATEGY = f"{ACTOR}.strategy"
+_STRATEGY, _KL = f"{ACTOR}.strategy", f"{ACTOR}.use_kl_loss"
 _ONE_UPDATE = (f"{ACTOR}.ppo_epochs=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
 _BYPASS_LOSS = "bypass_mode"
 """verl's loss that applies weights and rejection in bypass mode itself."""
@@ -55,7 +55,7 @@ def _by_verls_loss(name: str) -> In:
 
 
 _STATISTIC = refused(
-    Trainer(requires.OUR_MODES, "does not tell the loss of other responses in the mini-batch"),
+    Trainer(requires.OUR_MODES, "tells a loss nothing beside verl's arguments"),
     In(
         _STRATEGY,
         STATISTIC_ENGINES,
@@ -83,7 +83,15 @@ _STATISTIC = refused(
     ),
 )
 """What a loss that needs a statistic of the mini-batch was tested with."""
-
+_INPUTS = {
+    name: In(key, (True,), f"gives the loss no {name}", refuse=True, line=line)
+    for name, key, line in (
+        ("rollout_log_prob", f"{ROLLOUT}.calculate_log_probs", ""),
+        ("ref_log_prob", _KL, Line(f"{_KL}=true", f"{ACTOR}.kl_loss_coef=0")),
+        ("entropy", f"{ACTOR}.calculate_entropy", ""),
+    )
+}
+"""Input of a loss → the row of the key with which verl computes it."""
 
 _ROWS: tuple[tuple[Any, ...], ...] = (
     (
@@ -259,8 +267,9 @@ def all_needs() -> Iterator[tuple[str, tuple[In, ...]]]:
 
 
 def _of_record(record: Estimator | Loss) -> tuple[str, tuple[In, ...]]:
-    has_statistic = isinstance(record, Loss) and record.needs is not None
-    return record.name, (*(_STATISTIC if has_statistic else ()), *record.requires)
+    asked = [_INPUTS[name] for name in getattr(record, "inputs", ()) if name in _INPUTS]
+    rows = _STATISTIC if isinstance(record, Loss) and record.needs else _STATISTIC[: bool(asked)]
+    return record.name, (*rows, *asked, *record.requires)
 
 
 def untested(config: DictConfig) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from verl.workers.utils.losses import ppo_loss
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.catalogue import compute
 from grpo_verl_ext.catalogue.gvpo import alpha_of
+from grpo_verl_ext.catalogue.record import INPUTS
 from grpo_verl_ext.verl_plugin import wire
 
 _F64 = torch.float64
@@ -183,15 +184,18 @@ class Rollout:
         log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
         rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
         loss = catalogue.LOSSES.get(str(actor.policy_loss.loss_mode)) if is_ours else None
-        statistic: Any = loss and compute.statistic(loss, self.tokens, self.prompt, actor)
+        inputs = {name: getattr(self, name) for name in INPUTS if name != "statistic"}
+        inputs |= compute.statistic(loss, self.tokens, self.prompt, actor) if loss else {}
         groups: Any = None
         if isinstance(loss, catalogue.GroupLoss):
             alpha = alpha_of(actor.policy_loss)
-            groups = compute.group_rows(self.tokens, self.prompt, statistic, alpha, self.of_anchor)
+            groups = compute.group_rows(self.tokens, self.prompt, inputs["statistic"], alpha, self.of_anchor)
         for numbers in itertools.chain(*ranks):
             output, data = rows.micro_batch(numbers, len(ranks))
             width = max(rows.lengths[number] for number in numbers)
-            told: dict[str, Any] = {} if statistic is None else {"statistic": statistic[numbers, :width]}
+            told: dict[str, Any] = {}
+            if is_ours:
+                told["inputs"] = {name: each[numbers, :width] for name, each in inputs.items()}
             if groups:
                 own = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
                 told["groups"] = type(groups)(*own)

@@ -26,7 +26,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
 
     def train_batch(self, data: TensorDict) -> TensorDict:
         """Do one update, with the metrics of whole prompts."""
-        if not (self._has_group_loss and self._measures(data)):
+        if not (isinstance(self._loss, catalogue.GroupLoss) and self._measures(data)):
             return super().train_batch(data)
         device, num_groups = get_device_id(), tu.get(data, key=wire.Field.NUM_GROUPS)
         mask, index = data["response_mask"], data[wire.Field.GROUP_INDEX]
@@ -64,7 +64,7 @@ class GroupTrainingWorker(MiniBatchTrainingWorker):
 
     def _called(self, loss_fn: Any, data: TensorDict, model_output: Any = None, **more: Any) -> Any:
         """Call the loss with the groups of its rows."""
-        if model_output is None or not (self._has_group_loss and self._measures(data)):
+        if model_output is None or not (isinstance(self._loss, catalogue.GroupLoss) and self._measures(data)):
             return super()._called(loss_fn, data=data, model_output=model_output, **more)
         mask = torch.nested.to_padded_tensor(data["response_mask"], 0).bool()
         groups = gvpo.GroupRows(

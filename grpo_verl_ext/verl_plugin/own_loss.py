@@ -34,8 +34,10 @@ def token_loss(per_token: PerToken | None = None, *, needs: MiniBatchStatistic |
 
     Args:
         per_token: the loss; without it a decorator is returned.
-        needs: a statistic of the whole mini-batch, which the loss gets as its last argument, (B, T). It needs
-            a trainer mode of this package.
+        needs: a statistic of the whole mini-batch, which the loss gets as ``statistic``.
+
+    What the function names of `record.INPUTS`, such as ``rollout_log_prob``, it gets by name, in a trainer
+    mode of this package.
     """
     if per_token is None:
         return functools.partial(token_loss, needs=needs)

@@ -44,22 +44,21 @@ def _loss(
     **_: object,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a loss, averaged over the mini-batch, and its metrics."""
-    tokens, groups = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), PASSED.get().groups
-    lacks, verb = "its statistic of the mini-batch", "measure"
+    tokens, passed = compute.Tokens(log_prob, old_log_prob, advantages, response_mask), PASSED.get()
     if isinstance(loss, GroupLoss):
-        if groups is not None:
-            return _group_loss(loss, tokens, groups, config)
-        lacks, verb = "the groups of its responses", "tell a loss"
-    elif loss.needs is None:
-        return compute.token_loss(loss, tokens, config, None, rollout_is_weights)
-    elif (statistic := PASSED.get().statistic) is not None:
-        statistic = statistic.to(response_mask.device)
-        return compute.token_loss(loss, tokens, config, statistic, rollout_is_weights)
+        if passed.groups is not None:
+            return _group_loss(loss, tokens, passed.groups, config)
+        lacks = "the groups of its responses"
+    elif passed.inputs.keys() >= {*loss.inputs}:
+        inputs = {name: passed.inputs[name].to(response_mask.device) for name in loss.inputs}
+        return compute.token_loss(loss, tokens, config, inputs, rollout_is_weights)
+    else:
+        lacks = " and ".join(name for name in loss.inputs if name not in passed.inputs)
     raise SettingError(
         MODE,
         None,
         seen=f"policy_loss.loss_mode={loss.name} was called without {lacks}, which verl's own trainers and "
-        f"workers do not {verb}",
+        "workers do not tell a loss",
         valid=OUR_MODES,
         fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
     )

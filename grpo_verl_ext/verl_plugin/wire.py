@@ -7,10 +7,10 @@
 """
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -55,7 +55,7 @@ class Field:
     ANCHOR_DEVIATION = "group_anchor_deviation"
 
     # verl's own.
-    OLD_LOG_PROBS, REF_LOG_PROB = "old_log_probs", "ref_log_prob"
+    OLD_LOG_PROBS, REF_LOG_PROB, ROLLOUT_LOG_PROBS = "old_log_probs", "ref_log_prob", "rollout_log_probs"
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class _Passed:
     steps: BatchSteps | None = None
     # Trainer → estimator ``gdpo_outcome``: the rewards of each row, (B, M); verl passes their sum only.
     several_rewards: Tensor | None = None
-    # Worker → loss: what `Loss.needs`, for the tokens of the micro-batch, (B, T), 0 under the mask.
-    statistic: Tensor | None = None
+    # Worker → loss: of `record.INPUTS` what it asks for, for the tokens of the micro-batch, (B, T) each.
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
     # Worker → loss: the groups of the micro-batch's rows; verl's ``ppo_loss`` passes no prompt ids.
     groups: GroupRows | None = None
     # Worker → loss, which adds to them: verl would return each as a metric.

@@ -167,7 +167,7 @@ def test_the_off_policy_mask_is_trls_definition(response, threshold):
 LOSSES = [
     partial(clipped_surrogate, **CLIP, clip_ratio_c=3.0),
     partial(geometric_mean_surrogate, **LOG_CLIP),
-    partial(kl_cov_surrogate, largest=torch.zeros(3, 3), coefficient=1.0),
+    partial(kl_cov_surrogate, statistic=torch.zeros(3, 3), coefficient=1.0),
     partial(vespo_loss, k_pos=2.0, lambda_pos=3.0, k_neg=3.0, lambda_neg=2.0),
     partial(mirror_descent_loss, tau=1.0),
     topr_loss,

@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 from pydantic import create_model
-from torch import Tensor
 
 import grpo_verl_ext
 from grpo_verl_ext import catalogue
-from grpo_verl_ext.algorithms.advantages import Baseline
 from grpo_verl_ext.catalogue import Algorithm, RecordError, TokenLoss
 from grpo_verl_ext.catalogue.grpo import GRPO
-from grpo_verl_ext.catalogue.record import PerToken
 from grpo_verl_ext.preflight import CHECKS
 from grpo_verl_ext.verl_plugin import loss_config
 from grpo_verl_ext.verl_plugin.compose import composed
@@ -30,17 +27,6 @@ def test_every_preset_has_a_record_and_every_record_a_preset() -> None:
 NEW, NEW_VESPO = (replace(each, name="new", has_preset=False) for each in (GRPO, VESPO))
 OPTION = next(iter(VESPO.loss.options.model_fields))
 OtherOptions = create_model("OtherOptions", __base__=VESPO.loss.options, **{OPTION: (float, 9.5)})
-
-
-def new(per_token: PerToken, baseline: Baseline | None = None) -> Algorithm:
-    estimator = replace(GRPO.estimator, name="new", baseline=baseline)
-    return Algorithm("new", "", estimator, TokenLoss("new", per_token), "token-mean", has_preset=False)
-
-
-def unguarded(rewards: Tensor, group: Tensor, _member: Tensor) -> Tensor:
-    """Divide by the standard deviation of the two rewards of a prompt, which is 0 where they are equal."""
-    pairs = rewards.view(-1, 2)
-    return ((pairs - pairs.mean(-1, keepdim=True)) / pairs.std(-1, keepdim=True)).flatten()
 
 
 WRONG = {
@@ -70,15 +56,9 @@ WRONG = {
         ),
         f"its options is '{OPTION}', but its default is another than in the loss vespo",
     ),
-    "a gradient that is not a number where a response has not moved": (
-        lambda: catalogue.enter(new(lambda new, old, advantages, *_: advantages * ((new - old) ** 2).sqrt())),
-        "its gradient is [[nan, nan, nan], [",
-    ),
-    "an advantage that is not a number where all rewards of a prompt are the same": (
-        lambda: catalogue.enter(
-            new(lambda log_prob, _, advantages, *__: -advantages * log_prob, baseline=unguarded)
-        ),
-        "[nan, nan, nan], [nan, nan, nan]], but it must be finite",
+    "a statistic that nothing computes": (
+        lambda: TokenLoss("new", lambda a, b, c, d, config, statistic: a),
+        "its argument is 'statistic', but it gets by name: rollout_log_prob, ref_log_prob, entropy",
     ),
     "no preset": (
         lambda: catalogue.enter(replace(GRPO, name="new")),

@@ -17,8 +17,7 @@ from mini_batches import actor_config, ragged_batch, value_and_gradient
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
-from grpo_verl_ext.catalogue import PRESETS, compute
-from grpo_verl_ext.catalogue.gvpo import GVPO
+from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.proof import invariance, largest
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS
@@ -84,19 +83,6 @@ def test_the_random_batch_has_what_makes_splits_differ():
     rows = [mask[:end].tolist() for mask, end in zip(batch.response_mask, batch.lengths, strict=True)]
     holed = [mask for mask in rows if 0 < sum(mask) < len(mask)]
     assert {(mask[0], mask[len(mask) // 2], mask[-1]) for mask in holed} == {(0, 1, 1), (1, 0, 1), (1, 1, 0)}
-
-
-def test_gvpo_is_measured_at_a_later_update_with_groups_of_four_and_three():
-    batch = ragged_batch(torch.float64)
-    columns = zip(batch.log_prob, batch.old_log_prob, batch.response_mask.bool(), strict=True)
-    sums = [sum((new - old)[mask].tolist()) for new, old, mask in columns]
-    means = [sum(sums[i : i + 4]) / size for i, size in ((0, 4), (4, 4), (8, 4), (12, 3))]
-    rows = [5, 0, 15, 13]  # 15 is padding
-    statistic = compute.statistic(GVPO.loss, batch.tokens, batch.prompt, actor_config(CASES["gvpo"]))
-    groups = compute.group_rows(batch.tokens, batch.prompt, statistic)
-    assert groups.size[rows].tolist() == [4, 4, 3, 3]
-    assert groups.drift[rows].tolist() == pytest.approx([means[1], means[0], 0.0, means[3]], rel=1e-12)
-    assert all(abs(mean) > 1e-2 for mean in means)
 
 
 def test_the_entropy_term_is_measured_beside_the_loss():

@@ -22,15 +22,20 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine_workers import TrainingWorker
-from verl.workers.utils.padding import response_from_nested
+from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
 from grpo_verl_ext import catalogue
 from grpo_verl_ext.algorithms import aggregation, mini_batch
-from grpo_verl_ext.catalogue import STATISTIC_ENGINES, GroupLoss, MiniBatchStatistic
+from grpo_verl_ext.catalogue import STATISTIC_ENGINES, Loss, TokenLoss
 from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
+_FIELDS = {
+    "rollout_log_prob": wire.Field.ROLLOUT_LOG_PROBS,
+    "ref_log_prob": wire.Field.REF_LOG_PROB,
+}
+"""Inputs of a loss that a batch has, with their fields."""
 _KEPT = ("log_probs", "entropy")
 _LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
 
@@ -40,8 +45,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     _config: Any
     """verl's ActorConfig, with which it calls the loss."""
-    _needs: MiniBatchStatistic | None = None
-    _has_group_loss = False
+    _loss: Loss | None = None
     _old_is_current = False
     _takes_old = False
     """Whether the first update takes the old log-probs of its rows from its own pass, and keeps them."""
@@ -55,9 +59,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
     def set_loss_fn(self, loss_fn: _LossFunction) -> None:
         """Wrap verl's loss function, so that the loss can read the statistic (`wire.PASSED`)."""
         self._config = loss_fn.keywords["config"]  # type: ignore[attr-defined]  # verl's partial
-        loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
-        self._needs = None if loss is None else loss.needs
-        self._has_group_loss = isinstance(loss, GroupLoss)
+        self._loss = catalogue.LOSSES.get(str(self._config.policy_loss.loss_mode))
         self._kept = {}
         super().set_loss_fn(partial(self._called, partial(self._take_old, loss_fn)))
 
@@ -123,7 +125,8 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     def _measures(self, data: TensorDict) -> bool:
         """Whether the loss needs a statistic, and a trainer mode of this package has numbered the rows."""
-        return self._needs is not None and wire.Field.ROW_NUMBER in data.keys()  # noqa: SIM118  # a TensorDict
+        needs = None if self._loss is None else self._loss.needs
+        return needs is not None and wire.Field.ROW_NUMBER in data.keys()  # noqa: SIM118  # a TensorDict
 
     def _log_prob(self, data: TensorDict) -> Tensor:
         """Return log π_θ of this rank's response tokens, (N,), by a forward pass."""
@@ -145,7 +148,8 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
 
     def _statistic(self, data: TensorDict, log_prob: Tensor, *, over_ranks: bool) -> Tensor:
         """Return the statistic for the tokens of these rows, ragged like them, at these log-probs, (N,)."""
-        needs, mask = self._needs, data["response_mask"]
+        assert self._loss is not None
+        needs, mask = self._loss.needs, data["response_mask"]
         assert needs is not None
         written = mask.values().bool()
         tokens = (
@@ -196,7 +200,12 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
         """Call the loss; to distil top tokens, verl's engines first ask it for what needs the logits."""
         if model_output is None:
             return loss_fn(data=data, **more)
-        statistic = self._statistic_of(data, model_output) if self._measures(data) else None
+        inputs = {"statistic": self._statistic_of(data, model_output)} if self._measures(data) else {}
+        for name in self._loss.inputs if isinstance(self._loss, TokenLoss) else ():
+            if name in _FIELDS:
+                inputs[name] = torch.nested.to_padded_tensor(data[_FIELDS[name]], 0)
+            elif name == "entropy":
+                inputs[name] = no_padding_2_padding(model_output[name].detach(), data)
         gap = {}
         takes = self._takes_old or self.engine_config.strategy not in STATISTIC_ENGINES
         if self._old_is_current and not takes:
@@ -208,7 +217,7 @@ class MiniBatchTrainingWorker(TrainingWorker):  # type: ignore[misc]  # verl shi
             gap["actor/old_log_prob_gap"] = Metric(value=mean, aggregation=AggregationType.SUM)
             data = data.copy()
             data[wire.Field.OLD_LOG_PROBS] = like(old, current)
-        with wire.passing(statistic=statistic):
+        with wire.passing(inputs=inputs):
             loss, metrics = loss_fn(model_output=model_output, data=data, **more)
         return loss, metrics | gap
 

@@ -153,7 +153,7 @@ def call(name: str = "grpo", config: object = None, **changes: object) -> tuple[
         "rollout_is_weights": None,
     }
     groups = wire.PASSED.get().groups or at_first_update(2, group_size=4)
-    with wire.passing(groups=groups, statistic=torch.zeros(2, 2, dtype=F64)):
+    with wire.passing(groups=groups, inputs={"statistic": torch.zeros(2, 2, dtype=F64)}):
         return get_policy_loss_fn(name)(config=config, **(arguments | changes))
 
 
@@ -211,10 +211,12 @@ def metrics_through_verl(
     for rank in batch.cut(split, dp_size):
         collected: dict[str, Metric] = {}
         for rows in rank:
-            groups, own = at_first_update(len(rows), config.rollout_n), None
-            if statistic is not None:
-                own = statistic[rows, : max(batch.lengths[row] for row in rows)]
-            with wire.passing(groups=groups, statistic=own):
+            groups, width = (
+                at_first_update(len(rows), config.rollout_n),
+                max(batch.lengths[row] for row in rows),
+            )
+            inputs = {name: each[rows, :width] for name, each in statistic.items()}
+            with wire.passing(groups=groups, inputs=inputs):
                 metrics = ppo_loss(config, *batch.micro_batch(rows, dp_size))[1]
             for key, metric in metrics.items():
                 collected.setdefault(key, metric.init_list()).append(metric)
@@ -264,19 +266,6 @@ def test_the_entropy_is_per_token_whatever_the_loss_averages(some_zero_advantage
     expected = expected_metrics(some_zero_advantages)
     for key in ("actor/entropy_per_token", "actor/ppo_kl"):
         assert found[key] == pytest.approx(expected[key], rel=1e-6), key
-
-
-def test_with_dynamic_batching_each_micro_batch_reports_its_own_mean():
-    batch = ragged_batch(F64)
-    parts = batch.cut("dynamic", 1)[0]
-    means = []
-    for part in parts:
-        ratios = [
-            x for i in part for x, m in zip(rows_of(batch)[i][0], rows_of(batch)[i][2], strict=True) if m
-        ]
-        means.append(-math.fsum(ratios) / len(ratios))
-    found = metrics_through_verl("grpo", batch, "dynamic", 1)["actor/ppo_kl"]
-    assert found == pytest.approx(oracles.mean(means), rel=1e-12)
 
 
 def with_budget(budget: int | None) -> dict[str, object]:

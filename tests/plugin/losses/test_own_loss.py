@@ -2,21 +2,31 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 import torch
-from mini_batches import actor_config
+from mini_batches import actor_config, ragged_batch
 from processes import run_forked
 from torch import Tensor
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
+from verl.workers.utils.losses import ppo_loss
 
 from grpo_verl_ext.catalogue import LOSSES
 from grpo_verl_ext.catalogue.averages import MiniBatch, averaged
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.preflight.tested_values import untested
+from grpo_verl_ext.proof import verls_defaults
+from grpo_verl_ext.proof.gradient import changed
 from grpo_verl_ext.proof.invariance import Case, measure, own_case
+from grpo_verl_ext.utils.errors import Severity
+from grpo_verl_ext.utils.keys import ACTOR, LOSS, MODE
+from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker
 from grpo_verl_ext.verl_plugin.own_loss import token_loss
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "losses"
@@ -41,6 +51,48 @@ def test_it_is_invariant_in_every_mode_without_a_word_about_it(registry, mode: s
     measured = list(measure([own_case("reinforce", mode, 24 if mode == "seq-mean-token-sum-norm" else None)]))
     assert len(measured) == 36
     assert all(each.passed for each in measured)
+
+
+@pytest.fixture
+def of_every_input(registry) -> str:
+    @token_loss
+    def three_policies(
+        log_prob, old_log_prob, advantages, response_mask, config, *, entropy, ref_log_prob, rollout_log_prob
+    ):
+        kept = (old_log_prob - rollout_log_prob).abs() < 0.2
+        return torch.where(kept, -advantages * log_prob, entropy * (log_prob - ref_log_prob) ** 2)
+
+    return three_policies.__name__
+
+
+def test_the_worker_gives_a_loss_what_it_names_as_the_proof_does(of_every_input: str) -> None:
+    case, rollout = own_case(of_every_input), ragged_batch(torch.float64)
+    assert all(each.passed for each in measure([case]))
+    actor = actor_config(case)
+    worker = MiniBatchTrainingWorker.__new__(MiniBatchTrainingWorker)
+    worker._loss, worker.engine_config = LOSSES[of_every_input], SimpleNamespace(strategy="fsdp2")
+    rows, numbers = replace(rollout, log_prob=rollout.log_prob.clone().requires_grad_()), [3, 0, 8]
+    output, data = rows.micro_batch(numbers, 1)
+    sampled = [rows.rollout_log_prob[row, : rows.lengths[row]] for row in numbers]
+    data["rollout_log_probs"] = torch.nested.as_nested_tensor(sampled, layout=torch.jagged)
+    loss, _ = worker._called(partial(ppo_loss, actor), data=data, model_output=output)
+    _, expected = rollout.value_and_gradient(actor, [[numbers]])
+    assert expected[0].any()
+    assert torch.equal(torch.autograd.grad(loss, rows.log_prob)[0], expected[0])
+
+
+MORE = {"rollout.calculate_log_probs": "", "actor.use_kl_loss": f" {ACTOR}.kl_loss_coef=0"}
+
+
+@pytest.mark.parametrize("of", [*MORE, "actor.calculate_entropy"])
+def test_a_training_that_cannot_give_an_input_is_refused(of_every_input: str, of: str) -> None:
+    given = {f"actor_rollout_ref.{each}": True for each in (*MORE, "actor.calculate_entropy")}
+    given |= {LOSS: of_every_input, MODE: "grpo_ext_sync"}
+    assert list(untested(changed(verls_defaults(), given))) == []
+    for key, value, more in ((f"actor_rollout_ref.{of}", False, MORE.get(of, "")), (MODE, "sync", "")):
+        (found,) = untested(changed(verls_defaults(), given | {key: value}))
+        wanted = "grpo_ext_sync" if key == MODE else "true"
+        assert (found.severity, str(found.problem.fix)) == (Severity.ERROR, f"{key}={wanted}{more}")
 
 
 def call(name: str, **changes: object) -> tuple[Tensor, dict[str, Tensor]]:
@@ -126,19 +178,11 @@ class TestExample:
         assert {each["loss"] for each in measured} == {"soft_ratio"}
         assert all(each["passed"] for each in measured)
 
-    @pytest.mark.parametrize("needs", ["", "(needs=MiniBatchStatistic(lambda rows, config: rows.log_prob))"])
-    def test_a_training_with_it_is_accepted(self, needs: str, tmp_path: Path) -> None:
+    def test_a_training_with_it_is_accepted(self) -> None:
         """By all refusals, under a preset with the same average."""
-        module = (EXAMPLES / "my_losses.py").read_text()
-        if needs:
-            module = "from grpo_verl_ext.catalogue.record import MiniBatchStatistic\n" + module
-            module = module.replace("@token_loss\n", f"@token_loss{needs}\n").replace(
-                "config)", "config, of)"
-            )
-        (tmp_path / "my_losses.py").write_text(module)
         code = f"""
         import sys
-        sys.path.insert(0, {str(tmp_path)!r})
+        sys.path.insert(0, {str(EXAMPLES)!r})
         from grpo_verl_ext import preflight
         from grpo_verl_ext.verl_plugin.compose import composed
         loss = "actor_rollout_ref.actor.policy_loss.loss_mode=soft_ratio"

@@ -37,12 +37,12 @@ def loss_and_gradient(name: str, rows: list[list[tuple[float, float]]], advantag
     of_tokens = torch.tensor(advantages, dtype=F64).unsqueeze(-1) * mask
     tokens = {"old_log_prob": padded[..., 1], "advantages": of_tokens}
     record = LOSSES.get(config.policy_loss.loss_mode)
-    statistic = None
+    inputs = {}
     if record is not None and record.needs is not None:
         number = torch.arange(len(rows))
         seen = MiniBatchRows(padded[..., 0], *tokens.values(), mask, number, number, seed=0)
-        statistic = record.needs.compute(seen, config).broadcast_to(mask.shape)
-    with wire.passing(statistic=statistic):
+        inputs["statistic"] = record.needs.compute(seen, config).broadcast_to(mask.shape)
+    with wire.passing(inputs=inputs):
         loss, _ = get_policy_loss_fn(config.policy_loss.loss_mode)(
             log_prob=log_prob, **tokens, response_mask=mask, loss_agg_mode=config.loss_agg_mode, config=config
         )
@@ -179,7 +179,7 @@ def test_a_loss_without_its_statistic_or_groups_is_refused(loss_mode, what):
     tokens = dict.fromkeys(("log_prob", "old_log_prob", "advantages", "response_mask"), torch.ones(1, 2))
     config = actor_config(CASES[loss_mode.removesuffix("_mini_batch")])
     config.global_batch_info.update(dp_size=1, batch_num_tokens=2, global_batch_size=1)
-    with pytest.raises(SettingError, match=rf"{loss_mode} was .*without \w+ {what}") as refusal:
+    with pytest.raises(SettingError, match=rf"{loss_mode} was .*without.* {what}") as refusal:
         get_policy_loss_fn(loss_mode)(**tokens, loss_agg_mode="token-mean", config=config)
     assert refusal.value.problem.key == "trainer.v1.trainer_mode"
 
