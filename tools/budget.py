@@ -19,17 +19,17 @@ from statistics import median
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 17739,
+    "lines of the package": 17731,
     "modules": 127,
     "longest function": 45,
     "functions per 1,000 lines": 40,
     "public names per 1,000 lines": 33,
     "names in two or more modules": 7,
     "algorithms' names as strings": 0,
-    "lines of tests": 25362,
+    "lines of tests": 25361,
     "lines of benchmarks": 1774,
     "tracked tree, MB": 9.6,
-    "hand-written words in docs": 10898,
+    "hand-written words in docs": 10894,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
