@@ -90,7 +90,7 @@ def _keywords(algorithm: Algorithm, preset: Preset) -> dict[str, tuple[Any, str]
         found["rewards"] = (None, f"in the place of advantages; {shape}.")
     if "rewards" in found or catalogue.counts_prompts(loss):
         found["groups"] = (None, "(B,), a prompt id a row.")
-    asked = {*loss.inputs} - {"statistic"} if isinstance(loss, TokenLoss) else set[str]()
+    asked = [name for name in getattr(loss, "inputs", ()) if name != "statistic"]
     found |= {name: (inspect.Parameter.empty, f"{INPUTS[name]}; (B, T), a constant.") for name in asked}
     if algorithm.loss_agg_mode == "seq-mean-token-sum-norm":
         found["loss_scale_factor"] = (inspect.Parameter.empty, "L, the generation budget in tokens.")
