@@ -27,7 +27,7 @@ from grpo_verl_ext.utils.options import is_count, is_number
 
 _ARGUMENTS = ("log_prob", "old_log_prob", "response_mask")
 _COLUMNS = {*_ARGUMENTS, *INPUTS}
-_COLUMNS |= {*["advantages", "rewards", "groups", "reward_weights", "rollout_is_weights", "counts"]}
+_COLUMNS |= {"advantages", "rewards", "groups", "reward_weights", "rollout_is_weights", "counts"}
 """Arguments that are no number or name."""
 
 _OneCallLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]

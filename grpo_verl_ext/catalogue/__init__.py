@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -78,6 +79,10 @@ def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
             if mine[key].default != theirs[key].default:
                 why = f"its default is another than in the loss {other.name}"
                 raise RecordError(name, "options", key, why)
+    baseline = getattr(estimator, "baseline", None)
+    equal = (torch.ones(2), torch.zeros(2).long(), torch.ones(2).bool())  # as no probe's rewards are
+    if baseline and not (found := baseline(*equal)).isfinite().all():
+        raise RecordError(name, "advantage", found.tolist(), "it must be finite where rewards are equal")
     if isinstance(loss, VerlsLoss):
         VERLS_LOSSES.setdefault(loss.name, loss)
     own: tuple[tuple[dict[str, Any], Any], ...] = ((ESTIMATORS, estimator), (LOSSES, loss))

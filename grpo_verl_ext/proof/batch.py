@@ -184,7 +184,7 @@ class Rollout:
         log_prob, entropy = (each.detach().clone().requires_grad_() for each in (self.log_prob, self.entropy))
         rows, value = replace(self, log_prob=log_prob, entropy=entropy), log_prob.new_zeros(())
         loss = catalogue.LOSSES.get(str(actor.policy_loss.loss_mode)) if is_ours else None
-        inputs = {name: getattr(self, name) for name in INPUTS if name != "statistic"}
+        inputs = {name: getattr(self, name) for name in INPUTS if is_ours and name != "statistic"}
         inputs |= compute.statistic(loss, self.tokens, self.prompt, actor) if loss else {}
         groups: Any = None
         if isinstance(loss, catalogue.GroupLoss):
@@ -193,9 +193,7 @@ class Rollout:
         for numbers in itertools.chain(*ranks):
             output, data = rows.micro_batch(numbers, len(ranks))
             width = max(rows.lengths[number] for number in numbers)
-            told: dict[str, Any] = {}
-            if is_ours:
-                told["inputs"] = {name: each[numbers, :width] for name, each in inputs.items()}
+            told: dict[str, Any] = {"inputs": {name: x[numbers, :width] for name, x in inputs.items()}}
             if groups:
                 own = (x[numbers] for x in vars(groups).values() if isinstance(x, Tensor))
                 told["groups"] = type(groups)(*own)

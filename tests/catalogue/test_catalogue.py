@@ -29,7 +29,12 @@ OPTION = next(iter(VESPO.loss.options.model_fields))
 OtherOptions = create_model("OtherOptions", __base__=VESPO.loss.options, **{OPTION: (float, 9.5)})
 
 
+UNGUARDED = replace(GRPO.estimator, name="new", baseline=lambda r, *_: (r - r.mean()) / r.std())
 WRONG = {
+    "an advantage that is not a number where all rewards of a prompt are the same": (
+        lambda: catalogue.enter(replace(NEW, estimator=UNGUARDED)),
+        "its advantage is [nan, nan], but it must be finite where rewards are equal",
+    ),
     "an average that the loss does not have": (
         lambda: Algorithm("new", "", GRPO.estimator, GRPO.loss, "token-mean"),
         "its average is 'token-mean', but the loss grpo averages by seq-mean-token-mean",

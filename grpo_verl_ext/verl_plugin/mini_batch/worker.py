@@ -31,10 +31,7 @@ from grpo_verl_ext.verl_plugin import wire
 from grpo_verl_ext.verl_plugin.batch.fields import like
 from grpo_verl_ext.verl_plugin.wire import StatisticSource
 
-_FIELDS = {
-    "rollout_log_prob": wire.Field.ROLLOUT_LOG_PROBS,
-    "ref_log_prob": wire.Field.REF_LOG_PROB,
-}
+_FIELDS = {"rollout_log_prob": wire.Field.ROLLOUT_LOG_PROBS, "ref_log_prob": wire.Field.REF_LOG_PROB}
 """Inputs of a loss that a batch has, with their fields."""
 _KEPT = ("log_probs", "entropy")
 _LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
