@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from grpo_verl_ext.proof import invariance, largest
+from grpo_verl_ext.proof import invariance
 from grpo_verl_ext.utils import plotting
 
 FILE = Path(__file__).parents[1] / "docs" / "invariance.svg"
@@ -28,7 +28,7 @@ def worst(cases: Iterable[invariance.Case]) -> Errors:
     for case in cases:
         name = case.name.removeprefix("verl ") + ", by definition" * case.split_dependent
         found = invariance.measure([case], [torch.float64])
-        errors[name] = 100 * largest(each.gradient_error for each in found)
+        errors[name] = 100 * max(each.gradient_error for each in found)
     return dict(sorted(errors.items(), key=lambda item: -item[1]))
 
 

@@ -14,16 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from grpo_verl_ext.tasks.chain_sum.prepared import TASKS
 from grpo_verl_ext.utils.console import interruptible, one_message
-from grpo_verl_ext.utils.errors import LEFT
 
 
 class _Commands(TyperGroup):
-    """Prints an error as one message, and says of a command that has left where it went."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in LEFT and args[0] not in self.commands:
-            ctx.fail(f"{args[0]} has left. Use instead: {LEFT[args[0]]}")
-        return super().resolve_command(ctx, args)
+    """Prints an error as one message."""
 
     def invoke(self, ctx: Any) -> Any:
         if ctx.parent is None:
@@ -52,7 +46,6 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.
 _ConfigFile = Annotated[Path, typer.Argument(help="Read this file: examples/iterate_chain_sum.yaml.")]
 _GridFile = Annotated[Path, typer.Argument(help="Read this YAML file, such as those in examples/ablations.")]
 _Overrides = Annotated[list[str] | None, typer.Argument(help="Replace values of the file: key=value.")]
-_RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")]
 _UntilDecided = Annotated[bool, typer.Option("--until-decided", help="Train what its rule asks for.")]
 
 
@@ -190,7 +183,6 @@ _iterate.command("run", help="Train all rounds; after a kill the same command re
 def _ablate_plan(
     grid: _GridFile,
     overrides: _Overrides = None,
-    retry_failed: _RetryFailed = False,
     pilot: Annotated[Path | None, typer.Option(help="Estimate the power from this folder or table.")] = None,
 ) -> None:
     """List the runs and what is finished, and the power of a declared comparison; start nothing."""
@@ -199,16 +191,15 @@ def _ablate_plan(
     settings = read_grid(grid, overrides or [])  # before verl is imported
     from grpo_verl_ext.ablation.terminal import print_plan
 
-    options = ["--retry-failed"] * retry_failed + ["--until-decided"] * (settings.starts is not None)
+    options = ["--until-decided"] * (settings.starts is not None)
     run = shlex.join(["grpo-verl-ext", "ablate", "run", str(grid), *(overrides or []), *options])
-    print_plan(settings, retry_failed=retry_failed, command=run, pilot=pilot)
+    print_plan(settings, command=run, pilot=pilot)
 
 
 @_ablate.command("run")
 def _ablate_run(
     grid: _GridFile,
     overrides: _Overrides = None,
-    retry_failed: _RetryFailed = False,
     *,
     until_decided: _UntilDecided = False,
     ray_address: Annotated[str | None, typer.Option(help="Run on this cluster: http://HOST:8265.")] = None,
@@ -216,15 +207,14 @@ def _ablate_run(
 ) -> None:
     """Train every run that is not finished.
 
-    To resume after a kill, run the same command again. Exit status 1: not all runs are finished.
+    To resume after a kill or a failure, run the same command again. Exit status 1: not all runs are finished.
     """
     from grpo_verl_ext.ablation.grid import read_grid
 
     settings = read_grid(grid, overrides or [])
     from grpo_verl_ext.ablation.terminal import run_grid
 
-    options: Any = {"retry_failed": retry_failed, "until_decided": until_decided, "jobs": jobs}
-    if not run_grid(settings, ray_address=ray_address, **options):
+    if not run_grid(settings, ray_address=ray_address, until_decided=until_decided, jobs=jobs):
         raise typer.Exit(1)
 
 

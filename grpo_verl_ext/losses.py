@@ -260,7 +260,7 @@ Example:
     ...     {given},
     ... )
     >>> loss.backward()
-    >>> bool(log_prob.grad[0].max() < 0 < log_prob.grad[1, 0])  # the better response becomes likelier
+    >>> bool(log_prob.grad[0].max() < 0 <= log_prob.grad[1, 0])  # the better response becomes likelier
     True
     >>> log_prob.grad[1, 1].item()  # under the mask
     0.0
@@ -281,6 +281,7 @@ def _doc_of(algorithm: Algorithm, keywords: Mapping[str, str]) -> str:
         given = f'rewards=torch.tensor({rewards}), groups=["a", "a"]'
     if "loss_scale_factor" in keywords:
         given += ", loss_scale_factor=2"
+    given += "".join(f", {name}=log_prob.detach()" for name in INPUTS if name in keywords)
     return _DOC.format(
         source=", ".join(filter(None, (algorithm.title, algorithm.paper))),
         preset=algorithm.values_of or algorithm.name,

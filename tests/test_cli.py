@@ -11,9 +11,6 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.utils.errors import SettingError
-from grpo_verl_ext.utils.keys import SECTION
-from grpo_verl_ext.verl_plugin.config import Options
 
 
 def test_the_version() -> None:
@@ -47,20 +44,6 @@ def test_the_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["migrate", "run.sh"], "migrate has left. Use instead: GRPO_VERL_EXT_CHECK=1"),
-        (["ablate", "reproduce"], "reproduce has left. Use instead: the metrics.parquet"),
-        (["show", "gvpo_distill"], "Type: pip install -e FOLDER"),
-    ],
-)
-def test_what_has_left_is_refused_with_where_it_went(words: list[str], said: str) -> None:
-    refused = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
-    assert refused.exit_code != 0
-    assert said in refused.output
-
-
-@pytest.mark.parametrize(
     "words",
     [
         ["ablate", "plan", "examples/ablations/clip_chain_sum.yaml"],
@@ -91,11 +74,6 @@ def test_a_seed_that_torch_cannot_take_is_one_sentence(seed: int) -> None:
     refused = CliRunner().invoke(app, ["invariance", f"--seed={seed}"], env={"COLUMNS": "300"})
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "Invalid value for '--seed'" in refused.stderr
-
-
-def test_an_option_that_has_left_is_refused_with_where_it_went() -> None:
-    with pytest.raises(SettingError, match=r"has left\. Use instead: algorithm\.grpo_ext\.reward_model"):
-        Options.read({"step_reward_model": "x"}, SECTION)
 
 
 def paths_of(command: Any, before: str = "") -> Iterator[str]:

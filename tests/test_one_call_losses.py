@@ -138,11 +138,12 @@ def groups_by_hand(log_prob: Tensor, old: Tensor, mask: Tensor) -> GroupRows:
     return GroupRows(group, size, torch.where(member, drift, 0), deviation, deviation)
 
 
-def needed(name: str, groups: list[Any]) -> dict[str, Any]:
-    """Arguments without which the loss cannot be called, advantages apart."""
+def needed(name: str, groups: list[Any], log_prob: Tensor = LOG_PROB) -> dict[str, Any]:
+    """Arguments without which the loss cannot be called, advantages apart; ``log_prob`` of other policies."""
     if name == "dr_grpo":
         return {"loss_scale_factor": BUDGET}
-    return {"groups": groups} if name in ("gvpo", "dapo_per_prompt") else {}
+    asked = {*getattr(catalogue.ALGORITHMS[name].loss, "inputs", ())} - {"statistic"}
+    return {"groups": groups} if name in ("gvpo", "dapo_per_prompt") else dict.fromkeys(asked, log_prob)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -153,12 +154,13 @@ def test_equals_the_registered_loss(name: str, dtype: torch.dtype) -> None:
     mask = batch.response_mask
     config = verls_config(algorithm, int(mask.sum()))
     first, second = log_prob.clone().requires_grad_(), log_prob.clone().requires_grad_()
-    inputs = compute.statistic(algorithm.loss, batch.tokens, batch.prompt, config)
+    given = needed(name, PROMPTS, old)
+    inputs = given | compute.statistic(algorithm.loss, batch.tokens, batch.prompt, config)
     with wire.passing(groups=groups_by_hand(log_prob, old, mask), inputs=inputs):
         expected, metrics = POLICY_LOSS_REGISTRY[algorithm.loss.name](
             old_log_prob=old, log_prob=first, advantages=advantages, response_mask=mask, config=config
         )
-    loss, found = getattr(losses, name)(second, old, mask, advantages=advantages, **needed(name, PROMPTS))
+    loss, found = getattr(losses, name)(second, old, mask, advantages=advantages, **given)
     expected.backward()
     loss.backward()
     assert first.grad is not None
@@ -190,7 +192,7 @@ def test_rewards_become_the_advantages_of_the_registered_estimator(name: str) ->
     advantages, _ = ADV_ESTIMATOR_REGISTRY[algorithm.estimator.name](
         of_tokens, mask, index=PROMPTS, config=config
     )
-    function, settings = getattr(losses, name), needed(name, PROMPTS) | {"groups": PROMPTS}
+    function, settings = getattr(losses, name), needed(name, PROMPTS, old) | {"groups": PROMPTS}
     expected, _ = function(log_prob, old, mask, advantages=advantages, **settings)
     loss, _ = function(log_prob, old, mask, rewards=rewards, **settings)
     assert advantages.any()
@@ -242,7 +244,7 @@ def test_losses_of_parts_add_up_to_that_of_the_mini_batch(name: str) -> None:
         log_prob, value = batch.log_prob.clone().requires_grad_(), torch.tensor(0.0, dtype=torch.float64)
         for part in parts:
             _, old, mask, advantages = (each[part] for each in columns)
-            given = {"advantages": advantages, **needed(name, PROMPTS[part])}
+            given = {"advantages": advantages, **needed(name, PROMPTS[part], old)}
             given["counts"] = counts if len(parts) > 1 else None
             value = value + function(log_prob[part], old, mask, **given)[0]
         found.append((value.detach(), *torch.autograd.grad(value, log_prob)))

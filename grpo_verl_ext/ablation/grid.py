@@ -74,9 +74,10 @@ class RunStatus:
     metrics: Metrics
     reason: str | None = None  # why the run failed, or what cannot be read
 
-    def is_to_do(self, *, retry_failed: bool) -> bool:
+    @property
+    def is_to_do(self) -> bool:
         """Whether ``ablate run`` starts it."""
-        return self.state in ("waiting", "begun") or (self.state == "failed" and retry_failed)
+        return self.state in ("waiting", "begun", "failed")
 
 
 @dataclass

@@ -61,7 +61,7 @@ def check_runs(configs: Mapping[str, DictConfig], *, here: bool) -> None:
         prepare_missing(own_task(config))
         try:
             if here:  # a cluster has its own devices, files and packages: the job checks them
-                preflight.check_training(config, of_many=True)
+                preflight.check_training(config)
         except (ValueError, OmegaConfBaseException) as error:
             raise AblationError(f"{name}: {error}") from error
 
@@ -95,7 +95,6 @@ def go(
     runs: Sequence[GridRun],
     live: Live,
     *,
-    retry_failed: bool,
     cluster: "RayCluster | None" = None,
     configs: Mapping[str, DictConfig] | None = None,
 ) -> None:
@@ -111,7 +110,7 @@ def go(
                 said = f"{folder} was submitted to {at} as job {name}, which may be running"
                 raise AblationError(f"{said}. To watch it type --ray-address {at}; to abandon it: {stop}")
         free = (run for run in runs if not jobs[run.name])
-        new = [run for run in free if run.status().is_to_do(retry_failed=retry_failed)]
+        new = [run for run in free if run.status().is_to_do]
         if settings.is_declared and new:
             _check_sources(new[0], configs)
         keep_grid(settings)

@@ -24,12 +24,12 @@ from grpo_verl_ext.ablation.verdicts import control_of, figures
 from grpo_verl_ext.utils.console import make_console
 
 
-def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilot: Path | None) -> None:
+def print_plan(settings: GridSettings, *, command: str, pilot: Path | None) -> None:
     """Compose and list all runs, with the ``command`` that starts them and what a declaration can tell."""
     console, runs = make_console(), runs_of(settings)
     _compose(console, settings, runs)
     statuses = _print_runs(console, runs, settings.metrics[0])
-    left = [status for status in statuses if status.is_to_do(retry_failed=retry_failed)]
+    left = [status for status in statuses if status.is_to_do]
     logged = [each for status in statuses for each in status.metrics.values()]
     seconds = [each[STEP_SECONDS] for each in logged if STEP_SECONDS in each]
     steps = sum(settings.steps - max(status.metrics, default=0) for status in left)
@@ -39,9 +39,7 @@ def print_plan(settings: GridSettings, *, retry_failed: bool, command: str, pilo
     _print_power(console, settings, pilot)
 
 
-def run_grid(
-    settings: GridSettings, *, retry_failed: bool, ray_address: str | None, jobs: int, until_decided: bool
-) -> bool:
+def run_grid(settings: GridSettings, *, ray_address: str | None, jobs: int, until_decided: bool) -> bool:
     """Check all runs, train those that are to do, and return whether all that are asked for are finished."""
     console, cluster, starts = make_console(), None, settings.starts if until_decided else None
     if until_decided and starts is None:
@@ -63,7 +61,7 @@ def run_grid(
     def train(seeds: Sequence[int]) -> bool:
         chosen = [run for run in runs if run.seed in seeds]
         with Live(console=console, refresh_per_second=2, transient=True) as live:
-            go(settings, chosen, live, retry_failed=retry_failed, cluster=cluster, configs=configs)
+            go(settings, chosen, live, cluster=cluster, configs=configs)
         statuses = _print_runs(console, chosen, settings.metrics[0])
         return all(status.state == "finished" for status in statuses)
 
@@ -191,7 +189,5 @@ def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[
     console.print(shown, "")
     for run, status in zip(runs, statuses, strict=True):
         if status.reason is not None:
-            again = "\nTo try it again: --retry-failed" * (status.state == "failed")
-            said = f"{run.name} {status.state}:\n{status.reason.rstrip()}{again}"
-            console.print(f"\n{said}", style="red")
+            console.print(f"\n{run.name} {status.state}:\n{status.reason.rstrip()}", style="red")
     return statuses

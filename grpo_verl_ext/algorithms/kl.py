@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.ragged import BLOCK
-from grpo_verl_ext.algorithms.surrogate import token_log_ratio
+from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, token_log_ratio
 from grpo_verl_ext.algorithms.validation import check_same_shape
 
 
@@ -76,3 +76,23 @@ def with_k2_gradient(
     check_same_shape(log_prob=log_prob, estimate=estimate)
     surrogate = k2(log_prob, ref_log_prob, response_mask)
     return estimate.detach() + (surrogate - surrogate.detach())
+
+
+def surrogate_with_unbiased_kl(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    ref_log_prob: Tensor,
+    *,
+    kl_coef: float,
+    **clip: float,
+) -> Tensor:
+    """ℓ = `surrogate.clipped_surrogate` with the range ``clip``, + β ρ k3, ρ = π/π_old: (B, T) → (B, T).
+
+    Over tokens of π_old, ρ k3 and its gradient have the means KL(π ‖ π_ref) and ∇KL(π ‖ π_ref), after however
+    many updates. DeepSeek-V3.2, arXiv 2512.02556; TRL's ``use_bias_correction_kl``.
+    """
+    ratio = token_log_ratio(log_prob, old_log_prob, response_mask).exp()
+    loss = clipped_surrogate(log_prob, old_log_prob, advantages, response_mask, **clip)
+    return loss + kl_coef * ratio * k3(log_prob, ref_log_prob, response_mask)

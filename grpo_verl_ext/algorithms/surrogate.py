@@ -57,6 +57,14 @@ def clipped_surrogate(
     return torch.minimum(loss, torch.where(advantages < 0, -float(clip_ratio_c) * advantages, torch.inf))
 
 
+def reinforced(weight: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> Tensor:
+    """−w A log π, 0 under the mask: (B, T) → (B, T), fp32 or better; ``weight`` is a constant."""
+    check_floating(advantages=advantages)
+    check_same_shape(log_prob=log_prob, advantages=advantages)
+    mask, wide = response_mask.bool(), log_prob.to(torch.promote_types(log_prob.dtype, torch.float32))
+    return torch.where(mask, -weight * advantages, 0) * torch.where(mask, wide, 0)
+
+
 def geometric_mean_surrogate(
     log_prob: Tensor,
     old_log_prob: Tensor,

@@ -8,8 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from grpo_verl_ext.algorithms.surrogate import token_log_ratio
-from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.surrogate import reinforced, token_log_ratio
 
 _LOG_WEIGHT_LIMITS = (math.log(1e-8), 20.0)
 """Within these log W stays, as in the authors' code and TRL; φ is 0 in fp32 long before either."""
@@ -49,13 +48,9 @@ def vespo_loss(
     arXiv 2602.10693 §3.4. Differs from the paper: log ρ of a token is limited to ±20, and log W to
     [log 1e-8, 20]. The same as TRL's ``loss_type="vespo"`` without rollout weights.
     """
-    check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages)
-    mask = response_mask.bool()
     log_weight = token_log_ratio(log_prob.detach(), old_log_prob, response_mask).sum(dim=-1, keepdim=True)
     better = advantages >= 0
     kernel = torch.where(
         better, gamma_kernel(log_weight, k_pos, lambda_pos), gamma_kernel(log_weight, k_neg, lambda_neg)
     )
-    wide = log_prob.to(torch.promote_types(log_prob.dtype, torch.float32))
-    return torch.where(mask, -kernel * advantages, 0) * torch.where(mask, wide, 0)
+    return reinforced(kernel, log_prob, advantages, response_mask)

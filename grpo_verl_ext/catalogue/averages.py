@@ -106,11 +106,9 @@ LOCAL_TOKEN_MEAN = Average("token-mean", aggregation.local_token_mean, (_ROWS,),
 
 def averaged(loss: Tensor, response_mask: Tensor, loss_agg_mode: str, mini_batch: MiniBatch) -> Tensor:
     """verl's ``loss_agg_mode`` with denominators of the whole mini-batch: (B, T) → ()."""
-    if loss_agg_mode not in AVERAGES:
-        raise ValueError(
-            f"{AGGREGATION} is {loss_agg_mode!r}; valid are {', '.join(AVERAGES)}. "
-            f"Type: {AGGREGATION}=token-mean"
-        )
+    if loss_agg_mode not in (*AVERAGES,):
+        fix = Line(f"{AGGREGATION}=token-mean")
+        raise SettingError(AGGREGATION, loss_agg_mode, valid=(*AVERAGES,), fix=fix)
     return AVERAGES[loss_agg_mode].reduce(loss, response_mask, mini_batch)
 
 

@@ -22,6 +22,11 @@ def clip_range(config: Any) -> dict[str, float]:
     return {name: float(config.clip_ratio if side is None else side) for name, side in sides.items()}
 
 
+def clips(config: Any) -> dict[str, Any]:
+    """Return the `clip_range` with c of the dual clip, None without one."""
+    return {**clip_range(config), "clip_ratio_c": config.clip_ratio_c and float(config.clip_ratio_c)}
+
+
 def clipped_loss(name: str, average: Average) -> TokenLoss:
     """Return the clipped surrogate, with the dual clip unless c is null, and an average of its own."""
     return TokenLoss(
@@ -29,10 +34,7 @@ def clipped_loss(name: str, average: Average) -> TokenLoss:
         clipped_surrogate,
         average,
         token_events,
-        keywords=lambda config: {
-            **clip_range(config),
-            "clip_ratio_c": config.clip_ratio_c and float(config.clip_ratio_c),
-        },
+        keywords=clips,
         settings=(check_clip_range,),
     )
 

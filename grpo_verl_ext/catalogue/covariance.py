@@ -26,8 +26,6 @@ _TITLE = "Cui et al., The Entropy Mechanism of RL for Reasoning Language Models"
 
 
 class _ClipCovOptions(Section):
-    """Clip-Cov's keys of ``actor.policy_loss``, with verl's defaults, which are the authors'."""
-
     clip_cov_ratio: _Share = option(
         0.0002, "share of the mini-batch's tokens that Clip-Cov draws", _SHARE, "0.0002"
     )
@@ -77,8 +75,6 @@ _CLIP_COV = Algorithm(
 
 
 class _KlCovOptions(Section):
-    """KL-Cov's keys of ``actor.policy_loss``, with verl's defaults."""
-
     kl_cov_ratio: _Share = option(
         0.0002, "share of the mini-batch's tokens that KL-Cov penalises", _SHARE, "0.002"
     )

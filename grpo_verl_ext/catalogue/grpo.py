@@ -5,9 +5,12 @@ Shao et al., DeepSeekMath, arXiv 2402.03300; Liu et al., Understanding R1-Zero-L
 """
 
 from grpo_verl_ext.algorithms.advantages import centred
+from grpo_verl_ext.algorithms.kl import surrogate_with_unbiased_kl
+from grpo_verl_ext.algorithms.surrogate import token_events
 from grpo_verl_ext.catalogue.averages import AVERAGES, LOCAL_TOKEN_MEAN
-from grpo_verl_ext.catalogue.clipped import clipped_loss
-from grpo_verl_ext.catalogue.record import Algorithm, Estimator
+from grpo_verl_ext.catalogue.clipped import check_clip_range, clipped_loss, clips
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator, TokenLoss, own_options
+from grpo_verl_ext.utils.options import PositiveFloat, Section, option
 
 _OUTCOME = Estimator(
     "grpo_outcome",
@@ -46,6 +49,28 @@ GRPO_PROCESS = Algorithm(
     _LOSS,
     title="Shao et al., DeepSeekMath",
     fixes="one reward for a whole response: here each step has its own",
+)
+
+
+class _KlOptions(Section):
+    unbiased_kl_coef: PositiveFloat = option(0.04, "β of the unbiased KL", "a finite number > 0", "0.04")
+
+
+_UNBIASED_KL = Algorithm(
+    "grpo_unbiased_kl",
+    "arXiv 2512.02556",
+    _OUTCOME,
+    TokenLoss(
+        "grpo_unbiased_kl",
+        surrogate_with_unbiased_kl,
+        AVERAGES["seq-mean-token-mean"],
+        lambda *tokens, kl_coef, **clip: token_events(*tokens, **clip),  # noqa: ARG005, PLW0108
+        keywords=lambda config: clips(config) | own_options(_KlOptions, config),
+        options=_KlOptions,
+        settings=(check_clip_range,),
+    ),
+    title="DeepSeek-AI, DeepSeek-V3.2",
+    fixes="the gradient of GRPO's KL term, which is that of another divergence: ρ k3 has the right one",
 )
 
 _BNPO = Algorithm(

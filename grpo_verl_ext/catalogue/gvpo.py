@@ -11,7 +11,7 @@ from grpo_verl_ext.algorithms.gvpo import drift, residual, sequence_log_ratio, s
 from grpo_verl_ext.catalogue import requires
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, GroupLoss, MiniBatchStatistic
 from grpo_verl_ext.catalogue.verls import KL_IN_REWARD
-from grpo_verl_ext.utils.errors import Line, SettingError
+from grpo_verl_ext.utils.errors import Line
 from grpo_verl_ext.utils.keys import ACTOR, BYPASS, POLICY_LOSS, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import Number, PositiveFloat, Section, option
 
@@ -43,32 +43,13 @@ class GvpoOptions(Section):
         0.0, "α of a response's weight |y|^(−α); GVPO's is 0", "a finite number ≥ 0", "0"
     )
     gvpo_terms: Literal[_TERMS] = option(  # type: ignore[valid-type]
-        _ALL_TERMS, "GVPO, or its paper's ablation", _TERMS, _ALL_TERMS
+        _ALL_TERMS, "GVPO, or without one of its terms, its paper's ablation", _TERMS, _ALL_TERMS
     )
-    gvpo_terms_ablation: bool = option(False, "needed for the ablation")
 
 
 def alpha_of(policy_loss: Mapping[str, Any]) -> float:
     """Return α of the weights |y|^(−α), from verl's section ``actor.policy_loss``."""
     return float(policy_loss.get("gvpo_alpha", 0))
-
-
-def _check_terms(actor: Mapping[str, Any]) -> None:
-    """Refuse GVPO without one of its terms, unless ``gvpo_terms_ablation`` says that this is meant."""
-    policy_loss = actor["policy_loss"]
-    terms, acknowledged = policy_loss.get("gvpo_terms", _ALL_TERMS), f"{POLICY_LOSS}.gvpo_terms_ablation"
-    if terms != _ALL_TERMS and not policy_loss.get("gvpo_terms_ablation", False):
-        raise SettingError(
-            f"{POLICY_LOSS}.gvpo_terms",
-            terms,
-            why="without one of its terms the loss has another minimiser than π′ e^{R/β}, or none; it is the "
-            "paper's ablation, not an algorithm",
-            valid=_ALL_TERMS,
-            fix=Line(
-                f"{POLICY_LOSS}.gvpo_terms={_ALL_TERMS}",
-                more=f", or in a grid that measures it: +{acknowledged}=true",
-            ),
-        )
 
 
 _SUPPORT = "gives responses the probability 0, where Theorem 2 of GVPO needs full support"
@@ -94,7 +75,6 @@ _LOSS = GroupLoss(
     doc=_DOC,
     options=GvpoOptions,
     needs=MiniBatchStatistic(lambda rows, config: drift(rows, alpha_of(config.policy_loss)), of_prompts=True),
-    settings=(_check_terms,),
     requires=(
         *requires.refused(
             requires.Off(

@@ -178,6 +178,12 @@ class VerlsEstimator:
     kl_in_loss: bool = False
 
 
+def own_options(options: type[Section], config: Any) -> dict[str, Any]:
+    """Return a loss's keys of ``actor.policy_loss`` by what follows their first underscore."""
+    fields, given = options.model_fields, config.policy_loss
+    return {name.partition("_")[2]: given.get(name, fields[name].default) for name in fields}
+
+
 def mode_of(loss: Loss) -> str | None:
     """Return the ``actor.loss_agg_mode`` that a loss needs; None where it averages as that key says."""
     if isinstance(loss, TokenLoss):

@@ -221,7 +221,7 @@ several_policies = Where(
     "the responses to a prompt may come from several policies",
     lambda config: _trainer_of(config) == _FULLY_ASYNC_DRIVER or _trainer_of(config).endswith("_async"),
 )
-wrote_another_policy = Where(
+_wrote_another_policy = Where(
     "some responses are of another policy than the one that is trained",
     lambda config: (
         is_stored(config)
@@ -253,5 +253,5 @@ def weighs_responses(why: str) -> tuple[In, ...]:
     return (
         Null(WEIGHTS, why, refuse=True, line=Line(f"{WEIGHTS}=null", f"{BYPASS}=true")),
         WHOLE_RESPONSES,
-        In(BYPASS, (True,), old, when=wrote_another_policy),
+        In(BYPASS, (True,), old, when=_wrote_another_policy),
     )

@@ -1,7 +1,5 @@
 """Algorithms on losses of verl's own, what is known of these losses, and verl's reward manager ``dapo``."""
 
-from collections.abc import Iterator
-
 from omegaconf import DictConfig
 
 from grpo_verl_ext.algorithms.advantages import leave_one_out
@@ -9,8 +7,8 @@ from grpo_verl_ext.catalogue import requires
 from grpo_verl_ext.catalogue.clipped import check_clip_range
 from grpo_verl_ext.catalogue.grpo import DR_GRPO, GRPO
 from grpo_verl_ext.catalogue.record import Algorithm, Estimator, VerlsEstimator, VerlsLoss
-from grpo_verl_ext.utils.errors import Line, Problem
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, setting
+from grpo_verl_ext.utils.errors import Line
+from grpo_verl_ext.utils.keys import ACTOR, setting
 
 _GAE = VerlsEstimator("gae")
 VERLS_ESTIMATORS = (
@@ -19,18 +17,7 @@ VERLS_ESTIMATORS = (
 )
 
 _VANILLA = VerlsLoss("vanilla")
-_GPG = VerlsLoss(
-    "gpg",
-    requires=(
-        requires.In(
-            requires.WEIGHTS,
-            ("sequence", "token"),
-            "leaves responses of another policy uncorrected: the loss has no ratio",
-            when=requires.wrote_another_policy,
-            line=Line(f"{requires.WEIGHTS}=sequence", f"{BYPASS}=false"),
-        ),
-    ),
-)
+_GPG = VerlsLoss("gpg")
 _GEO_MEAN = VerlsLoss("geo_mean", exact_preset="+algo=gmpo")
 _CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo=clip_cov")
 _KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")
@@ -166,17 +153,3 @@ def overlong_punishment(config: DictConfig) -> bool:
     """Whether verl's reward manager ``dapo`` punishes long responses."""
     is_chosen = setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER
     return is_chosen and bool(setting(config, PUNISHES)) and not asks_model_alone(config)
-
-
-def advise_punishment(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a punishment of long responses by a manager that is never called."""
-    is_chosen = setting(config, "reward.reward_manager.name") == OVERLONG_MANAGER
-    if is_chosen and setting(config, PUNISHES) and asks_model_alone(config):
-        yield Problem(
-            "reward.reward_model.enable",
-            True,
-            why="without reward.custom_reward_function.path verl then asks the reward model and never calls "
-            f"reward.reward_manager.name={OVERLONG_MANAGER}, which would punish long responses",
-            valid="true with a function of yours",
-            fix=f"reward.custom_reward_function.path=<file>, or {PUNISHES}=false",
-        )

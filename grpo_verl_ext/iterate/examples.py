@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_verl_ext.iterate.settings import IterateError
-from grpo_verl_ext.rewards.steps import CHARACTER_ENDS, REWARDS, StepRewardError, pieces, step_end_characters
+from grpo_verl_ext.rewards.steps import ENDS, REWARDS, StepRewardError, checked_ends, pieces
 from grpo_verl_ext.runs.verl_run import Response
 from grpo_verl_ext.utils.documents import Document, read_lines
 from grpo_verl_ext.utils.files import write_whole
@@ -82,11 +82,11 @@ class Steps(_Example):
         for each in drawn:
             text, asked = each.output, {"ground_truth": each.truth, "extra_info": {"prompt": each.prompt}}
             said = rule(data_source="", solution_str=text, **asked)
-            if not isinstance(said, dict) or CHARACTER_ENDS not in said:
-                valid = f"a dictionary with {REWARDS} and {CHARACTER_ENDS}"
+            if not isinstance(said, dict) or ENDS not in said:
+                valid = f"a dictionary with {REWARDS} and {ENDS}"
                 raise IterateError(f"reward_model.step_label returned {said!r:.200}; valid is {valid}")
             try:
-                ends = step_end_characters(said, range(len(text)), lambda _: text)  # noqa: B023 - called at once
+                ends = checked_ends(said, len(text))
             except StepRewardError as error:
                 raise IterateError(f"reward_model.step_label: {error}") from error
             # of steps with the same end the last one counts

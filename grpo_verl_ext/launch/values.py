@@ -17,7 +17,7 @@ from grpo_verl_ext.proof import differing
 from grpo_verl_ext.proof.judge import unread
 from grpo_verl_ext.utils.console import make_console
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.errors import LEFT, SettingError, as_typed
+from grpo_verl_ext.utils.errors import SettingError, as_typed
 from grpo_verl_ext.utils.keys import ACTOR, MODE, MODEL, ROLLOUT, key_of, setting
 from grpo_verl_ext.verl_plugin.compose import CONFIG_NAME, CONFIG_PATH, composed
 
@@ -78,8 +78,7 @@ def configured(
     enter_foreign()
     if preset not in PRESETS:
         near = get_close_matches(preset.lower().replace("-", "_"), PRESETS, n=1)
-        fix = LEFT.get(preset) or (near[0] if near else "<one of them>")
-        raise SettingError("ALGO", preset, fix=fix, valid=tuple(sorted(PRESETS)))
+        raise SettingError("ALGO", preset, fix=[*near, "<one of them>"][0], valid=tuple(sorted(PRESETS)))
     return composed(words_of(preset, overrides), config_path=config_path, config_name=config_name)
 
 

@@ -33,17 +33,11 @@ NOTES: Mapping[str, Advise] = {name: note for each in all_features() for name, n
 _PROBE = "probe"
 
 
-def check_training(config: DictConfig, *, of_many: bool = False) -> None:
-    """Refuse a configuration that would fail in Ray or train another algorithm than the one it names.
-
-    Of one of many trainings refuse loggers, too, for which all of them would end.
-    """
+def check_training(config: DictConfig) -> None:
+    """Refuse a configuration that would fail in Ray or train another algorithm than the one it names."""
     for found in findings(config):
         if found.severity is Severity.ERROR:
             raise SettingError(**vars(found.problem))
-    if of_many and "packages" not in _silenced(config):
-        for problem in environment.advise_loggers(config, keys=True):
-            raise SettingError(**vars(problem))
 
 
 def findings(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:

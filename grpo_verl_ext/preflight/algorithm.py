@@ -18,9 +18,8 @@ from grpo_verl_ext.catalogue import ALGORITHMS, ESTIMATORS, LOSSES, PRESETS, Est
 from grpo_verl_ext.catalogue.requires import OUR_MODES, STATISTIC_ENGINES, VERLS_MODES, runs_v1
 from grpo_verl_ext.proof import differing
 from grpo_verl_ext.utils import keys
-from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, MODE, PRESET, ROLLOUT, SECTION, setting, written
+from grpo_verl_ext.utils.keys import ACTOR, ESTIMATOR, LOSS, MODE, PRESET, ROLLOUT, setting, written
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin import features
 from grpo_verl_ext.verl_plugin.config import Options
@@ -88,17 +87,6 @@ def _advise_preset(config: DictConfig) -> Iterator[Problem]:
         seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}"
         fix = Line(without=tuple(found), more=f"the same command without {' '.join(lines.values())}")
         yield Problem(PRESET, name, seen=seen, fix=fix)
-
-
-def _check_sections_of_modes(config: DictConfig) -> None:
-    """Refuse a section ``trainer.v1`` of a trainer mode of ours, which nothing reads."""
-    for mode in OUR_MODES:
-        key, verls = f"trainer.v1.{mode}", f"trainer.v1.{mode.removeprefix(PREFIX)}"
-        if section := setting(config, key):
-            words = (f"{name}={as_typed(value)}" for name, value in leaves({verls: section}))
-            fix = Line(*words, without=(key,), more=f", without {key}")
-            why = "verl reads the section of its own mode"
-            raise SettingError(key, section, why=why, valid=verls, fix=fix)
 
 
 def _check_settings(config: DictConfig) -> None:
@@ -170,18 +158,6 @@ def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
         yield Problem(f"{ROLLOUT}.{name}", rollout[name], fix, why)
 
 
-def _advise_batch_scale(config: DictConfig) -> Iterator[Problem]:
-    """Warn of a batch's standard deviation where an estimator is shown a part of the batch."""
-    (key, parts), scale = parts_of_step(config), f"{SECTION}.scale_rewards"
-    is_of_batch = written(config.algorithm).get("scale_rewards") == "batch"
-    if parts > 1 and (is_of_batch or catalogue.learns_from_several_rewards(config)):
-        why = f"advantages are computed for each of these parts, and {ESTIMATOR}="
-        why += f"{setting(config, ESTIMATOR)} divides by the standard deviation of a part, not of the batch"
-        words = (f"{key}=1", f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}")
-        fix = Line(*words, more=f", or {scale}=group" if is_of_batch else "")
-        yield Problem(key, parts, fix, why, valid="1")
-
-
 def _advise_sizes(config: DictConfig) -> Iterator[Problem]:
     """Warn of sizes that do not divide one another, for which verl ends when a rollout has been paid for."""
     mini_batch_key, fetched = f"{ACTOR}.ppo_mini_batch_size", setting(config, "data.gen_batch_size")
@@ -236,7 +212,6 @@ ALGORITHM = features.Feature(
     checks={
         "preset-name": _check_preset,
         "names": _check_names,
-        "sections": _check_sections_of_modes,
         "options": lambda config: Options.from_config(config.algorithm),
         "settings": _check_settings,
         "tested": lambda _: None,  # the rows, each with a name and a severity of its own
@@ -251,7 +226,6 @@ ALGORITHM = features.Feature(
             for name, why in features.FAILED.items()
         ),
         "kl-gradient": _advise_kl_gradient,
-        "batch-scale": _advise_batch_scale,
         "mini-batch": _advise_mini_batch,
         "sizes": _advise_sizes,
         "bypass": _advise_bypass,

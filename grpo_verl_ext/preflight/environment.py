@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 from omegaconf import DictConfig, OmegaConf
-from safetensors import SafetensorError, safe_open
 
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.catalogue.verls import asks_model_alone
@@ -26,11 +25,10 @@ from grpo_verl_ext.utils.errors import Line, Problem, SettingError, as_typed
 from grpo_verl_ext.utils.files import check_folder, sha256_here, write_whole
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS, MODEL, PRESET, REWARD_MANAGER, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
-from grpo_verl_ext.utils.which_verl import TESTED, which_verl
 from grpo_verl_ext.verl_plugin import queue_missing, usage
 from grpo_verl_ext.verl_plugin.cpu import PLATFORM_VARIABLE, chosen_platform
 from grpo_verl_ext.verl_plugin.features import Feature
-from grpo_verl_ext.verl_plugin.model_files import FIX, read_config
+from grpo_verl_ext.verl_plugin.model_files import read_config
 
 _FOLDER, _NOTE = "trainer.default_local_dir", "grpo_verl_ext.json"
 """Folder of a training's checkpoints, and the file in it that says what they are trained by."""
@@ -131,13 +129,6 @@ def _advise_files(config: DictConfig) -> Iterator[Problem]:
                 read_config(path)
             except SettingError as error:
                 yield error.problem
-            for file in sorted(path.glob("*.safetensors")):
-                try:
-                    with safe_open(file, framework="pt"):
-                        pass
-                except SafetensorError as error:
-                    why = f"{file} is not a readable safetensors file ({error}); it was left in place"
-                    yield Problem(MODEL, str(path), FIX, why)
 
 
 def _advise_rows(config: DictConfig) -> Iterator[Problem]:
@@ -192,30 +183,21 @@ def _check_device(config: DictConfig) -> None:
 
 
 def _advise_packages(config: DictConfig) -> Iterator[Problem]:
-    """Warn of loggers and rollout engines that verl does not know, and of packages that are missing here."""
-    yield from advise_loggers(config)
+    """Warn of loggers that verl does not know, and of packages that are missing here."""
+    yield from _advise_loggers(config)
     if setting(config, "trainer.use_v1") and (missing := queue_missing()):
         yield missing
     key, name, on_cpu = f"{ROLLOUT}.name", config.actor_rollout_ref.rollout.name, usage.asks_for_cpu(config)
-    if name != "vllm":
-        from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-        if name not in (valid := tuple(RolloutReplicaRegistry._registry)):
-            nearest = next(iter(get_close_matches(str(name), valid, n=1)), "vllm")
-            yield Problem(key, name, Line(f"{key}={nearest}"), valid=valid)
-    elif importlib.util.find_spec("vllm") is None:
+    if name == "vllm" and importlib.util.find_spec("vllm") is None:
         fix = "pip install '.[cpu]', in a checkout of grpo_verl_ext" if on_cpu else "pip install vllm"
         yield Problem(key, "vllm", why="vLLM is not installed here", fix=fix)
-    elif on_cpu and shutil.which(os.environ.get("CXX", "g++")) is None:
+    elif name == "vllm" and on_cpu and shutil.which(os.environ.get("CXX", "g++")) is None:
         why = "vLLM's CPU build compiles when it starts, and there is no C++ compiler here"
         yield Problem(key, "vllm", why=why, fix="apt-get install g++, or CXX=<one> in front of the command")
 
 
-def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Problem]:
-    """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package or key here.
-
-    One training asks for its key, and verl's default has wandb.
-    """
+def _advise_loggers(config: DictConfig) -> Iterator[Problem]:
+    """Warn of loggers that verl's ``Tracking`` refuses, and of those without their package here."""
     from verl.utils.tracking import Tracking
 
     valid = [*dict.fromkeys([*Tracking.supported_backend, *_TRACKERS])]
@@ -229,17 +211,6 @@ def advise_loggers(config: DictConfig, *, keys: bool = False) -> Iterator[Proble
             why, fix = f"verl has no logger {name}", Line(f"{_LOGGER}=[{','.join([*others, near])}]")
         elif package is not None and importlib.util.find_spec(package) is None:
             why, fix = f"{package} is not installed here", f"pip install {package}, or {fix}"
-        elif keys and package == "wandb":
-            import wandb
-            from requests.utils import get_netrc_auth
-
-            # It would ask for a key where it has none and needs one.
-            settings = wandb.setup().settings
-            has_key = settings.api_key or settings.identity_token_file or get_netrc_auth(settings.base_url)
-            if has_key or settings.mode != "online":
-                continue
-            why = "wandb has no key here"
-            fix = f"wandb login, or WANDB_MODE=offline in front of the command, or {fix}"
         else:
             continue
         seen = f"{_LOGGER}=[{','.join(names)}]"
@@ -251,12 +222,6 @@ ENVIRONMENT = Feature(
     advice={
         "files": _advise_files,
         "rows": _advise_rows,
-        # a version before its release, on which nothing was tested
-        "verl-version": lambda _: (
-            Problem("", None, seen=verl.words, fix=f"pip install 'verl=={TESTED[-1]}'")
-            for verl in [which_verl()]
-            if verl.is_untested_development
-        ),
         "packages": _advise_packages,
     },
 )

@@ -71,18 +71,6 @@ def _by_verl(config: DictConfig) -> Iterator[Finding]:
                 omega_conf_to_dataclass(copy.distillation)  # the trainer does, after it has started workers
     except (AssertionError, ValueError, TypeError, OmegaConfBaseException, HydraException) as error:
         yield Finding("verl", Severity.ERROR, _refusal(str(error), config))
-    key = "algorithm.use_kl_in_reward"
-    if setting(config, key) and setting(config, f"{ACTOR}.use_kl_loss"):
-        why = f"{ACTOR}.use_kl_loss is true, too, so the KL counts twice"
-        yield Finding("verl", Severity.WARNING, Problem(key, True, Line(f"{key}=false"), why))
-    key, parts = f"{ACTOR}.ppo_mini_batch_size", "trainer.v1.separate_async.parameter_sync_step"
-    prompts, mini_batch, steps = (setting(config, each) for each in ("data.train_batch_size", key, parts))
-    is_asserted = str(setting(config, MODE)).endswith("separate_async")
-    if is_asserted and prompts != steps * mini_batch:
-        why = f"verl's separate_async trainer wants {key} · parameter_sync_step, {mini_batch} · {steps}"
-        follows = OmegaConf.is_interpolation(config.actor_rollout_ref.actor, "ppo_mini_batch_size")
-        fix = Line(f"{parts}=1" if follows else f"data.train_batch_size={steps * mini_batch}")
-        yield Finding("verl", Severity.ERROR, Problem("data.train_batch_size", prompts, fix, why))
 
 
 def _refusal(message: str, config: DictConfig) -> Problem:

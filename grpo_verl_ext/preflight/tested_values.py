@@ -15,7 +15,7 @@ from grpo_verl_ext.catalogue.requires import AtLeast, If, In, NoneWith, Null, Of
 from grpo_verl_ext.catalogue.verls import PUNISHES, overlong_punishment
 from grpo_verl_ext.utils import keys
 from grpo_verl_ext.utils.errors import Finding, Line
-from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, ESTIMATOR, MODE, ROLLOUT, SECTION, setting
+from grpo_verl_ext.utils.keys import ACTOR, BYPASS, CORRECTION, MODE, ROLLOUT, SECTION, setting
 from grpo_verl_ext.utils.options import is_count
 from grpo_verl_ext.verl_plugin.config import AGENT_LOOPS
 from grpo_verl_ext.verl_plugin.features import Feature, all_features
@@ -30,6 +30,7 @@ _BUFFER = PUNISHES.removesuffix(".enable")
 _BUDGET = "reward.reward_kwargs.max_resp_len"
 _TASK_REWARDS = f"{keys.DISTILLATION}.use_task_rewards"
 
+_OF_BATCH = If(f"{SECTION}.scale_rewards", ("batch",))
 _IS_OURS = Where("the estimator is this package's", lambda config: catalogue.estimator_of(config) is not None)
 
 
@@ -100,21 +101,6 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
         *refused(In(ANCHOR, ("old", None), "is read by the loss gvpo alone", line=Line(f"~{ANCHOR}"))),
     ),
     (
-        "engine",
-        catalogue.knows,
-        *(
-            In(
-                _STRATEGY,
-                (engine,),
-                f"is not the engine that model_engine={engine} makes, whatever this key says",
-                refuse=True,
-                when=If(f"{ACTOR}._target_", (f"verl.workers.config.{name}ActorConfig",)),
-                line=Line(f"{_STRATEGY}={engine}", more=f", or {' '.join(ON_FSDP2)}"),
-            )
-            for engine, name in (("megatron", "Mcore"), ("veomni", "VeOmni"), ("torchtitan", "TorchTitan"))
-        ),
-    ),
-    (
         "groups",
         lambda config: catalogue.counts_prompts(catalogue.loss_of(config)),
         requires.Same(
@@ -135,18 +121,6 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
             refuse=True,
             when=_distils,
         ),
-        Off(
-            "distillation.enabled",
-            "adds verl's distillation loss to the algorithm's",
-            when=Where(
-                "verl's distillation loss counts beside the algorithm's",
-                lambda config: (
-                    _distils(config)
-                    and setting(config, f"{keys.DISTILLATION}.distillation_loss_coef", True)
-                    and setting(config, _TASK_REWARDS, True)
-                ),
-            ),
-        ),
     ),
     (
         "dynamic-sampling",
@@ -166,8 +140,18 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ),
     (
         "batch-scale",
-        If(f"{SECTION}.scale_rewards", ("batch",)),
-        Off(keys.FILTER, "changes the batch by whose standard deviation advantages are divided"),
+        lambda config: _OF_BATCH(config) or catalogue.learns_from_several_rewards(config),
+        Off(
+            keys.FILTER,
+            "changes the batch by whose standard deviation advantages are divided",
+            when=_OF_BATCH,
+        ),
+        In(
+            "trainer.v1.separate_async.parameter_sync_step",
+            (1, None),
+            "divides advantages by the standard deviation of a part of the batch",
+            when=If(MODE, ("grpo_ext_separate_async", "separate_async")),
+        ),
     ),
     (
         "mask-truncated",
@@ -241,17 +225,6 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
             1,
             "keeps verl from training the policy before this step, for a critic that is not there",
             line=Line("trainer.critic_warmup=0"),
-        ),
-    ),
-    (
-        "pf-ppo",
-        lambda config: (
-            requires.runs_v1(config) and setting(config, ESTIMATOR) == "gae" and catalogue.knows(config)
-        ),
-        Off(
-            "algorithm.use_pf_ppo",
-            "gives a response the advantage of another, drawn by its reward",
-            refuse=True,
         ),
     ),
 )

@@ -1,10 +1,8 @@
 """Compute what a configuration trains, and which of its values are not those of the preset that it names."""
 
-import math
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -41,11 +39,3 @@ def differing(config: DictConfig) -> dict[str, tuple[Any, Any]]:
     if isinstance(estimator, Estimator) and estimator.baseline is None and not estimator.several_rewards:
         pairs.setdefault(scale, ("group", setting(config, scale, "group")))
     return {key: (value, now) for key, (value, now) in pairs.items() if now != value}
-
-
-def largest(errors: Iterable[SupportsFloat]) -> float:
-    """Return the largest error; NaN, which `max` keeps or drops by its place, counts as infinite."""
-    found = [float(error) for error in errors]
-    if not found:
-        raise ValueError("nothing was measured")
-    return math.inf if any(map(math.isnan, found)) else max(found)

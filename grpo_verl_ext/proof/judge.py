@@ -33,7 +33,7 @@ TOLERANCE = 1e-6
 _UNSEEN = (
     *("algorithm.filter_groups", "algorithm.pf_ppo"),
     *(f"algorithm.kl_ctrl.{name}" for name in ("type", "horizon", "target_kl")),
-    *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length", "gvpo_terms_ablation")),
+    *(f"{POLICY_LOSS}.{name}" for name in ("_target_", "max_response_length")),
 )
 """Settings that act elsewhere than in a gradient on one rollout."""
 _OF_LOSS = {*CLIPS, *["tau_pos", "tau_neg", "entropy_coeff", "kl_loss_coef", "kl_loss_type"]}
@@ -155,7 +155,8 @@ def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tens
         why += f"{_percent(away)} away from the whole batch's, on the probe's batch"
         problem = Problem(key, setting(config, key), Line(line) if line else "", why)
         yield Finding("cut", Severity.WARNING, problem)
-    shifted = replace(rows, old_log_prob=rows.old_log_prob + 0.1)
+    older = {name: getattr(rows, name) + 0.1 for name in ("old_log_prob", "rollout_log_prob")}
+    shifted = replace(rows, **older)
     if several_updates(config) and whole.any() and torch.equal(training.weights(shifted), whole):
         key, (parts_key, parts) = f"{ACTOR}.ppo_mini_batch_size", parts_of_step(config)
         why = f"a rollout is then used for several updates, and {LOSS}={name} has no ratio that corrects for "

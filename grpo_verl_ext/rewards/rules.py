@@ -41,22 +41,6 @@ def format_reward(solution_str: str, _ground_truth: object = None) -> float:
     return 0.2 * sum(tag in solution_str for tag in TAGS)
 
 
-def whole_response(
-    data_source: str,  # noqa: ARG001 - part of verl's signature
-    solution_str: str,
-    ground_truth: object,
-    extra_info: object = None,  # noqa: ARG001
-    **_: object,
-) -> dict[str, float]:
-    """Return as ``score`` and ``acc`` 1.0 if the response is the ground truth, else 0.0; both are stripped.
-
-    It is a reward function of verl's, ``pkg://grpo_verl_ext.rewards.rules``, for prompts that ask for the
-    answer alone.
-    """
-    right = float(solution_str.strip() == str(ground_truth).strip())
-    return {"score": right, "acc": right}
-
-
 def answer_of(solution_str: str) -> str | None:
     """Return the text between the last ``<answer>`` and the ``</answer>`` that follows it, stripped.
 

@@ -1,8 +1,8 @@
 """Steps of a response: those that a reward function reports, and the additions of chain_sum.
 
-Beside ``score``, a reward function may return ``step_rewards``, a list of numbers, and where each step ends:
-``step_ends``, characters of the decoded response up to and including the step, or ``step_end_tokens``,
-positions of last tokens. They are checked here, and the token is found at which each step ends.
+Beside ``score``, a reward function may return ``step_rewards``, a list of numbers, and ``step_ends``: for
+each the characters of the decoded response up to and including the step. They are checked here, and the token
+is found at which each step ends.
 Additions of chain_sum such as ``7+2=9;`` are found and graded.
 """
 
@@ -15,8 +15,7 @@ from typing import Any
 
 from grpo_verl_ext.rewards.rules import correctness
 
-REWARDS, CHARACTER_ENDS, TOKEN_ENDS = "step_rewards", "step_ends", "step_end_tokens"
-KEYS = (REWARDS, CHARACTER_ENDS, TOKEN_ENDS)
+KEYS = (REWARDS, ENDS) = "step_rewards", "step_ends"
 
 _Decode = Callable[[Sequence[int]], str]
 """Token ids → text, as verl's reward managers decode: without special tokens."""
@@ -27,34 +26,18 @@ class StepRewardError(ValueError):
 
 
 def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
-    """Return the position of each step's last token.
+    """Return the position of each step's last token: the one that completes its characters, by bisection.
 
-    Of an end in characters it is the token that completes them, by bisection on prefixes. One that ends
-    inside a character (bytes of one letter, half of an emoji) does not, and one that reaches beyond the end
-    does; a special token that decodes to nothing completes nothing.
+    A token that ends inside a character (bytes of one letter, half of an emoji) does not, and one that
+    reaches beyond the end does; a special token that decodes to nothing completes nothing.
     """
     text = decode(ids)
-    key, ends = _checked(reported, len(text), len(ids))
-    if key == TOKEN_ENDS:
-        return ends
     return [
         bisect_left(
             range(len(ids) - 1), True, key=lambda last: decode(ids[: last + 1]).startswith(text[:end])
         )
-        for end in ends
+        for end in checked_ends(reported, len(text))
     ]
-
-
-def step_end_characters(reported: Mapping[str, Any], ids: Sequence[int], decode: _Decode) -> list[int]:
-    """Return for each step the number of characters of the decoded response up to its end.
-
-    A character of which a step has only the first bytes counts as part of it. Raises as `step_end_tokens`.
-    """
-    characters = len(decode(ids))
-    key, ends = _checked(reported, characters, len(ids))
-    if key == CHARACTER_ENDS:
-        return ends
-    return [min(len(decode(ids[: end + 1])), characters) for end in ends]
 
 
 def pieces(response: str, ends: Sequence[int]) -> list[str]:
@@ -62,19 +45,17 @@ def pieces(response: str, ends: Sequence[int]) -> list[str]:
     return [response[start:end] for start, end in pairwise([0, *sorted({*ends})])]
 
 
-def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple[str, list[int]]:
-    """Return the reported ends and their key; ``characters`` and ``tokens`` are lengths of the response."""
-    rewards = reported.get(REWARDS)
-    key = CHARACTER_ENDS if CHARACTER_ENDS in reported else TOKEN_ENDS
-    ends = reported.get(key)
+def checked_ends(reported: Mapping[str, Any], characters: int) -> list[int]:
+    """Return where each step of a response of so many characters ends, or raise StepRewardError."""
+    rewards, ends = reported.get(REWARDS), reported.get(ENDS)
     if rewards is None or ends is None:
-        valid, found = f"{REWARDS} with {CHARACTER_ENDS} or {TOKEN_ENDS}", sorted({*KEYS} & reported.keys())
-        raise StepRewardError(f"the reward function returned {found}; valid is {valid}")
-    for name, values in ((REWARDS, rewards), (key, ends)):
+        found = sorted({*KEYS} & reported.keys())
+        raise StepRewardError(f"the reward function returned {found}; valid is {REWARDS} with {ENDS}")
+    for name, values in ((REWARDS, rewards), (ENDS, ends)):
         if not hasattr(values, "__len__"):
             raise StepRewardError(f"{name} is {values!r}; valid is a list")
     if len(rewards) != len(ends):
-        counted = f"{REWARDS} has {len(rewards)} entries and {key} {len(ends)}"
+        counted = f"{REWARDS} has {len(rewards)} entries and {ENDS} {len(ends)}"
         raise StepRewardError(f"{counted}; valid is one for one")
     for reward in rewards:
         try:
@@ -83,11 +64,10 @@ def _checked(reported: Mapping[str, Any], characters: int, tokens: int) -> tuple
             finite = False
         if not finite:
             raise StepRewardError(f"{REWARDS} has {reward!r}; valid are finite numbers")
-    first, last = (1, characters) if key == CHARACTER_ENDS else (0, tokens - 1)
     for end in ends:
-        if not (hasattr(end, "__index__") and first <= end <= last):
-            raise StepRewardError(f"{key} has {end}; valid for this response is {first} … {last}")
-    return key, [int(end) for end in ends]
+        if not (hasattr(end, "__index__") and 1 <= end <= characters):
+            raise StepRewardError(f"{ENDS} has {end}; valid for this response is 1 … {characters}")
+    return [int(end) for end in ends]
 
 
 # Nine digits are more than any sum here has, and keep int() fast on anything a model writes.

@@ -15,8 +15,6 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
-from grpo_verl_ext.utils.errors import LEFT
-
 _Kind = TypeVar("_Kind")
 _MISSING, _UNKNOWN = "missing", "unexpected_keyword_argument"
 """Kinds of pydantic's errors."""
@@ -206,8 +204,6 @@ def _message(wrong: ErrorDetails, kind: type) -> str:
     if wrong["type"] == _MISSING:
         typed = "{…}" if is_dataclass(_hint_at(kind, wrong["loc"])) else "<value>"
         return f"{key} is not given, and has no default. Type: {key}={typed}"
-    if wrong["type"] == _UNKNOWN and key in LEFT:
-        return f"{key}={value!r} has left. Use instead: {LEFT[key]}"
     if wrong["type"] == _UNKNOWN:
         known = ", ".join(_path((*within, each)) for each in _written_hints(_hint_at(kind, within)))
         return f"{key}={value!r} is not known; valid are {known}. Remove the line"

@@ -11,12 +11,6 @@ def end_tokens(tokenizer: Any, generation: Any) -> set[int]:
     return {each for each in (tokenizer.eos_token_id, *settings) if each is not None}
 
 
-def special_tokens(tokenizer: Any) -> frozenset[int]:
-    """Return a tokenizer's special tokens, those included that its settings do not name."""
-    added = tokenizer.added_tokens_decoder.items()
-    return frozenset([*tokenizer.all_special_ids, *(number for number, token in added if token.special)])
-
-
 def end_of_answer(tokenizer: Any, template: Mapping[str, Any]) -> int | None:
     """Return the special token with which a chat template ends an answer.
 
@@ -26,7 +20,8 @@ def end_of_answer(tokenizer: Any, template: Mapping[str, Any]) -> int | None:
     # with a text that templates leave as it is
     chat = [{"role": role, "content": "answer"} for role in ("user", "assistant")]
     closing = tokenizer.apply_chat_template(chat, tokenize=False, **template).rpartition("answer")[2]
-    special = special_tokens(tokenizer)
+    added = tokenizer.added_tokens_decoder.items()
+    special = {*tokenizer.all_special_ids, *(number for number, token in added if token.special)}
     ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
     end: int | None = next((number for number in ids if number in special), tokenizer.eos_token_id)
     return end

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from grpo_verl_ext.utils.errors import LEFT, Line, SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 
 _LARGEST = 1e30
 """Largest |value| of a numeric setting: products of settings must fit fp32, which ends at 3.4e38."""
@@ -19,6 +19,7 @@ Number = Annotated[int | float, Field(ge=-_LARGEST, le=_LARGEST)]
 """A number that stays as it was typed, for messages say it again."""
 PositiveFloat = Annotated[float, Field(gt=0, le=_LARGEST)]
 """A number that becomes a float, for torch refuses integers above int64."""
+NonNegative = Annotated[float, Field(ge=0, le=_LARGEST)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 """An integer ≥ 1 that fits int64."""
 Text = Annotated[str, Field(min_length=1)]
@@ -117,9 +118,6 @@ def _refused(
 ) -> SettingError:
     name, *within = map(str, location)
     key, value = f"{prefix}.{name}", values.get(name)
-    if name in LEFT and name not in model.model_fields:
-        gone = f"{key} has left. Use instead: {LEFT[name]}"
-        return SettingError(key, value, seen=gone, fix=Line(without=(key,), more="the same without it"))
     if name not in model.model_fields:
         near = get_close_matches(name, model.model_fields, n=1)
         fix = Line(f"~{key}", f"++{prefix}.{near[0]}={value}") if near else f"~{key} to remove it"

@@ -20,8 +20,6 @@ class UnsupportedVerlError(ImportError):
 
 class _WhichVerl(NamedTuple):
     version: Version
-    is_untested_development: bool
-    """Whether it is a version before a release, and was not tested."""
     words: str
     """A sentence that says where it is and how well it is known."""
 
@@ -40,12 +38,9 @@ def which_verl() -> _WhichVerl:
     if not Version(_FROM) <= version < Version(_BELOW):
         works_with = f"grpo_verl_ext works with verl >= {_FROM} and < {_BELOW}"
         raise UnsupportedVerlError(f"{folder}: verl {version} is installed; {works_with}. Type: {INSTALL}")
-    newest, is_tested = f"the newest tested version is {TESTED[-1]}", str(version) in TESTED
-    is_development = version.is_prerelease and not is_tested
-    if is_development:
-        known = f"is a development version, which was not tested; {newest}"
-    elif any((folder.parent / name).is_file() for name in ("pyproject.toml", "setup.py")):
+    newest = f"the newest tested version is {TESTED[-1]}"
+    if any((folder.parent / name).is_file() for name in ("pyproject.toml", "setup.py")):
         known = f"is a checkout, whose code may differ from the release; {newest}"
     else:
-        known = "is a tested version" if is_tested else f"is newer; {newest}"
-    return _WhichVerl(version, is_development, f"verl {version} in {folder} {known}")
+        known = "is a tested version" if str(version) in TESTED else f"is newer; {newest}"
+    return _WhichVerl(version, f"verl {version} in {folder} {known}")

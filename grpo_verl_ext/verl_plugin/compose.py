@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_verl_ext.catalogue import check_one_preset
 from grpo_verl_ext.utils.documents import leaves
-from grpo_verl_ext.utils.errors import LEFT, Line, SettingError
+from grpo_verl_ext.utils.errors import Line, SettingError
 from grpo_verl_ext.utils.keys import SECTION, key_of, setting
 from grpo_verl_ext.verl_plugin.config import options_model
 from grpo_verl_ext.verl_plugin.registration import register
@@ -57,7 +57,7 @@ def composed(
                     raise _no_such_training(config_path, config_name) from error
                 group, _, name = str(error.missing_cfg_file).rpartition("/")
                 near = get_close_matches(name.lower().replace("-", "_"), error.options, n=1)
-                fix = LEFT.get(name) or (Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>")
+                fix = Line(f"+{group}={near[0]}") if near else f"+{group}=<one of them>"
                 raise SettingError(f"+{group}", name, valid=error.options, fix=fix) from error
             if "actor_rollout_ref" not in config:
                 raise _no_such_training(config_path, config_name)

@@ -10,7 +10,7 @@ from grpo_verl_ext.utils.errors import SettingError
 from grpo_verl_ext.utils.keys import MODEL
 from grpo_verl_ext.utils.options import is_count
 
-FIX = f"{MODEL}=<folder of a Hugging Face model>"
+_FIX = f"{MODEL}=<folder of a Hugging Face model>"
 """The line to type where the policy's model is wrong."""
 
 
@@ -20,7 +20,7 @@ def local_folder(name: str) -> Path | None:
     return folder if name.startswith(("/", "~", ".")) or folder.exists() else None
 
 
-def read_config(folder: Path, *, key: str = MODEL, fix: str = FIX) -> dict[str, Any]:
+def read_config(folder: Path, *, key: str = MODEL, fix: str = _FIX) -> dict[str, Any]:
     """Read the ``config.json`` of a model folder, which the setting ``key`` names."""
     file = folder / "config.json"
     if not file.is_file():

@@ -75,7 +75,7 @@ def test_a_run_without_a_step_begins_anew(ablate, grid: Path, monkeypatch, verl:
     ablate("run", grid, *words, status=1)
     verl.clear()
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "def")
-    ablate("run", grid, *words, "--retry-failed")
+    ablate("run", grid, *words)
     records = [json.loads(file.read_text()) for file in (grid.parent / "out").glob("*/*/run.json")]
     assert [record["git_revision"] for record in records] == ["def"] * 9
 

@@ -95,7 +95,7 @@ def submit(
     told = settings.pop("told", Told())
     usual = {"base": [], "axes": {"x": {"x": []}}, "seeds": [1], "baseline": ["x"], "metrics": ["score"]}
     grid = GridSettings(folder=str(tmp_path / "grid"), steps=2, **usual)
-    go(grid, runs, told, cluster=at, **{"retry_failed": False, **settings})
+    go(grid, runs, told, cluster=at, **settings)
     return told, [run for run in runs if run.status().state == "failed"]
 
 
@@ -146,7 +146,7 @@ def test_a_failed_job_is_noted_and_the_others_go_on(tmp_path, address, client, r
     assert "is FAILED: Job entrypoint command failed with exit code 3" in reason
 
     assert submit(tmp_path, runs, cluster(address))[0].begun == []
-    assert submit(tmp_path, runs, cluster(address), retry_failed=True)[0].begun == ["a"]
+    assert submit(tmp_path, runs, cluster(address))[0].begun == ["a"]
     assert (runs[0].training.folder / "attempt-2.log").exists()
     assert len({job.submission_id for job in jobs_of(client, tmp_path)}) == 3
 

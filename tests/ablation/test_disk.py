@@ -57,7 +57,7 @@ class TestFilesThatAreSomethingElse:
         runs[0].training.folder.mkdir(parents=True)
         (runs[0].training.folder / FAILURE).write_bytes(b"caf\xe9 ended with status 1\n")
         assert "a/seed-1 failed:\ncaf� ended with status 1" in ablate("plan", file).stdout
-        ablate("run", file, "--retry-failed")
+        ablate("run", file)
         assert states(runs) == ["finished"] * 3
 
     @pytest.mark.parametrize("name", [FAILURE, "attempt-1.jsonl"])

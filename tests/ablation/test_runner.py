@@ -50,10 +50,10 @@ def grid(settings: GridSettings) -> list[GridRun]:
 
 def test_all_runs_in_their_order_and_none_twice(settings, grid: list[GridRun], verl) -> None:
     heard = Heard()
-    go(settings, grid[:1], heard, retry_failed=False)
+    go(settings, grid[:1], heard)
     assert heard.words == ["a/seed-1 begins", "now a/seed-1, step 2 of 2", "a/seed-1: finished"]
     again = Heard()
-    go(settings, grid, again, retry_failed=False)
+    go(settings, grid, again)
     assert again.begun == ["b/seed-1", "c/seed-1"]
 
 
@@ -71,7 +71,7 @@ class _TwoAtOnce:
 def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(settings, grid, verl, monkeypatch) -> None:
     monkeypatch.setattr(runner, "_POLL_SECONDS", 0.0)
     heard = Heard()
-    go(settings, grid, heard, retry_failed=False, cluster=_TwoAtOnce())
+    go(settings, grid, heard, cluster=_TwoAtOnce())
     assert heard.words[:2] == ["a/seed-1 begins", "b/seed-1 begins"]
     assert [run.status().state for run in grid] == ["finished"] * 3
     record = grid[0].record()
@@ -79,18 +79,15 @@ def test_two_at_once_on_a_cluster_whose_commit_is_not_ours(settings, grid, verl,
     assert (record.git_revision, record.versions, record.machine) == (None, {}, None)
 
 
-def test_a_failed_run_is_named_skipped_and_retried_when_asked(settings, grid, verl) -> None:
+def test_a_failed_run_is_named_and_tried_again(settings, grid, verl) -> None:
     verl.add("b")
-    go(settings, grid, Heard(), retry_failed=False)
+    go(settings, grid, Heard())
     assert [run.status().state for run in grid] == ["finished", "failed", "finished"]
     assert grid[1].status().reason == "the disk is full, says verl\nended with status 1\n"
 
     verl.clear()
-    heard = Heard()
-    go(settings, grid, heard, retry_failed=False)
-    assert heard.words == []
-    assert not grid[1].status().is_to_do(retry_failed=False)
-    go(settings, grid, heard, retry_failed=True)
+    go(settings, grid, heard := Heard())
+    assert heard.begun == ["b/seed-1"]
     assert grid[1].status().state == "finished"
 
 
@@ -108,7 +105,7 @@ def test_a_run_whose_metrics_are_corrupt_ends_no_other(settings, grid, verl, mon
     if when == "before":
         first.mkdir(parents=True)
         (first / "attempt-1.jsonl").write_text("{\n")
-    go(settings, grid, heard, retry_failed=True)
+    go(settings, grid, heard)
     assert heard.begun == ["a/seed-1"] * (when != "before") + ["b/seed-1", "c/seed-1"]
     assert [run.status().state for run in grid] == ["unreadable", "finished", "finished"]
     assert "a/seed-1/attempt-1.jsonl, line 1, is no record" in str(grid[0].status().reason)
@@ -119,7 +116,7 @@ def test_each_run_records_what_it_was_made_with(settings, tmp_path, grid, verl) 
     before = datetime.now(timezone.utc).replace(microsecond=0)
     (tmp_path / "train").write_bytes(b"abc")
     config = OmegaConf.create({"data": {"train_files": str(tmp_path / "train")}})
-    go(settings, grid, Heard(), retry_failed=False, configs={run.name: config for run in grid})
+    go(settings, grid, Heard(), configs={run.name: config for run in grid})
     record = json.loads((tmp_path / "a" / "seed-1" / "run.json").read_text())
     assert (record["variant"], record["seed"]) == ("a", 1)
     assert (record["overrides"], record["steps"]) == (["+algo=a"], 2)
@@ -132,11 +129,11 @@ def test_each_run_records_what_it_was_made_with(settings, tmp_path, grid, verl) 
 
 def test_a_run_that_failed_has_not_ended(settings, tmp_path, grid, verl) -> None:
     verl.add("a")
-    go(settings, grid, Heard(), retry_failed=False)
+    go(settings, grid, Heard())
     first = json.loads((tmp_path / "a" / "seed-1" / "run.json").read_text())
     assert "ended" not in first
     verl.clear()
-    go(settings, grid, Heard(), retry_failed=True)
+    go(settings, grid, Heard())
     again = json.loads((tmp_path / "a" / "seed-1" / "run.json").read_text())
     assert again == first | {name: again[name] for name in ("began", "ended")}
 
@@ -160,4 +157,4 @@ def test_a_run_that_was_begun_otherwise_is_refused(tmp_path: Path, overrides, st
 
 def test_one_process_a_folder(settings, tmp_path, grid, verl) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(AblationError, match="another process works in"):
-        go(settings, grid, Heard(), retry_failed=False)
+        go(settings, grid, Heard())

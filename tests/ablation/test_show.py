@@ -65,7 +65,7 @@ def test_the_plan_by_hand(ablate, grid: Path) -> None:
     assert rows["grpo"] == ["1", "finished", "2/2", "0.500", "45.0"]
     assert rows["dapo"] == ["1", "failed", "1/2", "0.250", "90.0"]
     assert rows["gvpo"] == ["1", "waiting", "0/2", "–", "–"]
-    # Two steps are left of (60 + 30 + 90) / 3 s each.
+    # Three steps are left of (60 + 30 + 90) / 3 s each.
     start = f"grpo-verl-ext ablate run {grid}"
-    assert f"1 of 3 runs to do, about 2 min of steps. To start them: {start}\n" in shown
+    assert f"2 of 3 runs to do, about 3 min of steps. To start them: {start}\n" in shown
     assert "dapo/seed-1 failed:\nthe reason" in shown

@@ -142,7 +142,7 @@ def test_a_failed_run_ends_it_before_the_decision(run, verl: Verl) -> None:
     assert "The first 4 starts are not all finished" in failed.output
     assert len(verl.trained) == 4 * 4 - 1
     verl.failing = set()
-    run("out", "--until-decided", "--retry-failed")
+    run("out", "--until-decided")
 
 
 def test_a_primary_that_is_not_logged_ends_it(run, verl: Verl) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import gvpo
-from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
+from grpo_verl_ext.algorithms.regression import mirror_descent_loss
 
 F64 = torch.float64
 TAU = 0.5

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from grpo_verl_ext import clipped_surrogate, geometric_mean_surrogate, sequence_mean_token_mean
 from grpo_verl_ext.algorithms.covariance import kl_cov_surrogate
-from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
+from grpo_verl_ext.algorithms.off_policy import topr_loss
+from grpo_verl_ext.algorithms.regression import mirror_descent_loss
 from grpo_verl_ext.algorithms.surrogate import (
     geometric_mean_events,
     off_policy_mask,
     token_events,
 )
-from grpo_verl_ext.algorithms.topr import topr_loss
 from grpo_verl_ext.algorithms.validation import TensorError
 from grpo_verl_ext.algorithms.vespo import vespo_loss
 

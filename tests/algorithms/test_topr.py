@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from grpo_verl_ext.algorithms.topr import topr_loss
+from grpo_verl_ext.algorithms.off_policy import topr_loss
 
 F64 = torch.float64
 

@@ -30,14 +30,7 @@ MISTAKES = [
     ("composition", "+algo=[lite_ppo,grpo]", GRPO, ""),
     ("options", f"{GRPO} +{SCALE}=group", f"{GRPO} ++{SCALE}s=group", SCALE),
     ("composition", f"{GRPO} {SCALE}=group", f"{GRPO} ++{SCALE}s=group", SCALE),
-    (
-        "sections",
-        f"{GVPO} {MODE}=grpo_ext_separate_async +{OF_OURS}=2 {MINI}=32",
-        f"{GVPO} {PARTS}=2",
-        OF_OURS,
-    ),
     ("verl", f"{GVPO} +{ACTOR}.{BETA}", f"{GVPO} {ACTOR}.policy_loss.{BETA}", f"{ACTOR}.gvpo_beta"),
-    ("verl", f"{GRPO} algorithm.use_kl_in_reward=true", f"{GRPO} algorithm.use_kl_in_reward=false", ""),
     # a micro-batch size for each of three models
     ("verl", f"{GRPO} {STATIC}", f"{GRPO} {STATIC} {SIZES}", ""),
     # 33 · 4 rows are not a multiple of 8 GPUs; 34 · 4 are.

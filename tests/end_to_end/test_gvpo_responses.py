@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from limits import largest
 from verl_runs import UNTESTED, train
 
-from grpo_verl_ext.proof import largest
 from grpo_verl_ext.tasks.chain_sum.problems import response
 from grpo_verl_ext.tasks.folders import read_parquet
 from grpo_verl_ext.utils.files import cache_root

@@ -10,10 +10,9 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from limits import largest
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 from verl_runs import UNTESTED, killed_after, train
-
-from grpo_verl_ext.proof import largest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ci]
 

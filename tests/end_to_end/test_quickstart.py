@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from limits import largest
 
-from grpo_verl_ext.proof import largest
 from grpo_verl_ext.runs.verl_run import read_metrics
 
 pytestmark = pytest.mark.e2e

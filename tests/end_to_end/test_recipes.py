@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from gsm8k_tags import prepare_gsm8k_tags
+from limits import largest
 from reasoning_gym_data import GymSettings, prepare_reasoning_gym
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from verl_runs import Run, train
 
-from grpo_verl_ext.proof import largest
 from grpo_verl_ext.rewards.rules import TAGS, answer_of
 from grpo_verl_ext.tasks.folders import verl_row, write_rows
 

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from limits import largest
 from ray_cluster import QUIET, Node, ray_cluster
 from verl_runs import OURS, UNTESTED, Run, train
-
-from grpo_verl_ext.proof import largest
 
 pytestmark = pytest.mark.e2e
 

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from smollm2_max import MaximaSettings
 from smollm2_model import MEASURED_EVERY
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from whole_response import whole_response
 
-from grpo_verl_ext.rewards.rules import whole_response
 from grpo_verl_ext.tasks.folders import PreparedFolder, PreparedFolderError, PreparedOutcome
 from grpo_verl_ext.verl_plugin.compose import composed
 
@@ -133,7 +133,7 @@ def test_the_preset_has_the_tasks_folder_reward_and_budgets(monkeypatch: pytest.
     assert config.data.val_files == f"{folder}/test.parquet"
     assert config.actor_rollout_ref.model.path == f"{folder}/model"
     assert config.actor_rollout_ref.actor.optim.lr == 1e-5
-    assert config.reward.custom_reward_function.path == f"pkg://{whole_response.__module__}"
+    assert config.reward.custom_reward_function.path.endswith("examples/tasks/whole_response.py")
     assert config.reward.custom_reward_function.name == whole_response.__name__
     # max, ( and ")=" and the comma are a token each, and so is every digit
     assert config.data.max_prompt_length == smollm2_max.MAX_PROMPT_TOKENS == 4 + 4

@@ -76,9 +76,9 @@ reported = st.dictionaries(
 @given(reported=reported, tokens=st.lists(st.integers(0, 25), max_size=4))
 @example({"step_rewards": ["1"], "step_ends": [1]}, [3])
 @example({"step_rewards": 1.0, "step_ends": [1]}, [3])
-@example({"step_rewards": [10**400], "step_end_tokens": [0]}, [3])
+@example({"step_rewards": [10**400], "step_ends": [1]}, [3])
 @example({"step_rewards": [1.0], "step_ends": [1.0]}, [3])
-@example({"step_rewards": [1.0], "step_end_tokens": [None]}, [3])
+@example({"step_rewards": [1.0], "step_ends": [None]}, [3])
 def test_steps_of_a_reward_function_are_put_on_tokens_or_refused(reported, tokens: list[int]) -> None:
     def decode(ids) -> str:
         return "".join(chr(ord("a") + number) for number in ids)

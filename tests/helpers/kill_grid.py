@@ -29,4 +29,4 @@ def main(folder: Path) -> None:
     )
     live = Mock()
     live.console.print = lambda line, **_: line.endswith("begins") and print(line.split()[1], flush=True)
-    go(settings, runs_of(settings), live, retry_failed=False)
+    go(settings, runs_of(settings), live)

@@ -5,10 +5,12 @@ on a full disk.
 """
 
 import ctypes
+import math
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import SupportsFloat
 
 _VERSION = 0x20080522
 _IGNORES_MODES = 0b110
@@ -53,3 +55,10 @@ def full(file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.with_name(f".{file.name}.unfinished").symlink_to("/dev/full")
     return file
+
+
+def largest(errors: Iterable[SupportsFloat]) -> float:
+    """The largest error; NaN, which `max` keeps or drops by its place, counts as infinite."""
+    found = [float(error) for error in errors]
+    assert found, "nothing was measured"
+    return math.inf if any(map(math.isnan, found)) else max(found)

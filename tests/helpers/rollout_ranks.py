@@ -12,6 +12,7 @@ from typing import Any
 import fsdp2_ranks
 import pytest
 import torch
+from limits import largest
 from omegaconf import DictConfig
 from processes import run_ranks
 from queue_store import Store, trainer_with
@@ -19,7 +20,6 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo import padding_utils
 
-from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import compose, wire
 from grpo_verl_ext.verl_plugin.mini_batch import plan as group_plan
 

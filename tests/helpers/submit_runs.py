@@ -17,6 +17,5 @@ go(
     GridSettings(folder=folder, steps=2, **usual),
     [GridRun("x", 1, "x/seed-1", VerlRun(Path(at), overrides, 2)) for at, overrides in json.loads(runs)],
     Mock(),
-    retry_failed=False,
     cluster=connected(address, 2, print),
 )

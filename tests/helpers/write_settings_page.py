@@ -60,9 +60,7 @@ def _values() -> list[tuple[str, str]]:
         ("`reward.reward_manager.name`", f"`{REWARD_MANAGER}`: function and [reward model](rewards.md)"),
         (
             "`reward.custom_reward_function.path`",
-            "`pkg://grpo_verl_ext.rewards.weighted_sum`: [rewards](rewards.md) with weights; "
-            "`pkg://grpo_verl_ext.rewards.rules` with the name `whole_response`: 1 if the response is the "
-            "ground truth",
+            "`pkg://grpo_verl_ext.rewards.weighted_sum`: [rewards](rewards.md) with weights",
         ),
     ]
 

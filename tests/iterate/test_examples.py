@@ -125,7 +125,7 @@ class TestSteps:
         ("returned", "message"),
         [
             (1.0, r"returned 1\.0; valid is a dictionary with step_rewards and step_ends"),
-            ({"step_rewards": [1], "step_end_tokens": [1]}, "valid is a dictionary with"),
+            ({"step_rewards": [1]}, "valid is a dictionary with"),
             ({"step_rewards": [1], "step_ends": [9]}, "step_ends has 9; valid for this response is 1 … 2"),
         ],
     )

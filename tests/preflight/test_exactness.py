@@ -114,16 +114,18 @@ def test_steps_count_for_the_tokens_that_are_left() -> None:
 
 
 def whole_batch(case: Case) -> tuple[Any, ...]:
-    """What verl's worker gives a loss: its configuration, model output, 16 rows, and their groups."""
+    """What verl's worker gives a loss: its configuration, model output, 16 rows, and what is passed."""
     config = actor_config(case, use_kl_loss=False)
     model_output, data = ragged_batch(torch.float64).micro_batch(list(range(16)), dp_size=1)
-    return config, model_output, data, at_first_update(16, config.rollout_n)
+    log_prob = ragged_batch(torch.float64).old_log_prob
+    inputs = dict.fromkeys(("rollout_log_prob", "ref_log_prob"), log_prob)
+    return config, model_output, data, {"groups": at_first_update(16, config.rollout_n), "inputs": inputs}
 
 
 def test_gvpo_is_the_same_with_importance_weights() -> None:
     gvpo = next(case for case in OUR_CASES if case.name == "gvpo")
-    config, model_output, data, groups = whole_batch(gvpo)
-    with passing(groups=groups):
+    config, model_output, data, passed = whole_batch(gvpo)
+    with passing(**passed):
         plain, _ = ppo_loss(config, model_output, data)
         data["rollout_is_weights"] = data["old_log_probs"].exp()
         weighted, _ = ppo_loss(config, model_output, data)
@@ -133,13 +135,13 @@ def test_gvpo_is_the_same_with_importance_weights() -> None:
 @pytest.mark.parametrize("case", OUR_CASES, ids=lambda case: case.name)
 def test_distillation_is_added_to_the_loss(case: Case) -> None:
     """verl's loss of a training that distils is ours, and its own times a coefficient."""
-    config, model_output, data, groups = whole_batch(case)
+    config, model_output, data, passed = whole_batch(case)
     data["teacher_logprobs"] = torch.nested.as_nested_tensor(
         [(row + 0.5).unsqueeze(-1) for row in model_output["log_probs"].unbind()], layout=torch.jagged
     )
     options = {"loss_mode": "k3", "use_policy_gradient": False, "distillation_loss_coef": 0.25}
     distillation = DistillationConfig(distillation_loss=DistillationLossConfig(**options))
-    with passing(groups=groups):
+    with passing(**passed):
         ours, _ = ppo_loss(config, model_output, data)
         ours = ours.item()  # verl adds to it in place
         whole, _ = distillation_ppo_loss(config, distillation, model_output=model_output, data=data)

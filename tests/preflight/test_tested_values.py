@@ -61,6 +61,7 @@ def test_a_value_outside_is_found_and_the_line_mends_it(name: str, row: In) -> N
 
 SHARE = f"++{OURS}.stored_responses={{share: 0.5}}"
 HISTORY = f"++{OURS}.stored_responses={{share: 0.5, source: history, max_age: 9}}"
+PARTS = "trainer.v1.separate_async.parameter_sync_step"
 SYNC, MEGATRON = f"{MODE}=grpo_ext_sync", ["model_engine=megatron", f"{ACTOR}.ppo_epochs=2"]
 TOKENS = f"{CORRECTION}.rollout_rs='seq_mean_k1,token_k1'"
 BYPASS, FILTER = f"{CORRECTION}.bypass_mode=true", "algorithm.filter_groups.enable=true"
@@ -81,7 +82,6 @@ FSDP1 = [f"{ACTOR}.strategy=fsdp", f"{REF}.strategy=fsdp"]
 R, W = Severity.ERROR, Severity.WARNING
 
 MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
-    ("ppo", ["algorithm.use_pf_ppo=true"], "pf-ppo use_pf_ppo", R),
     ("gvpo", [f"{MODE}=sync"], "gvpo trainer_mode", R),
     ("gvpo", ["trainer.use_v1=false"], "gvpo trainer_mode", R),
     ("gvpo", MEGATRON, "gvpo strategy", R),
@@ -104,13 +104,11 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("dapo", [BYPASS, f"{CORRECTION}.rollout_is=token"], "rollout-correction rollout_is", R),
     ("gspo", [BYPASS, f"{CORRECTION}.rollout_rs=seq_mean_k1"], "rollout-correction rollout_rs", R),
     ("cispo", ALONE, "distillation use_task_rewards", R),
-    ("grpo", [DISTILS[0]], "distillation enabled", W),
     ("grpo", [f"{ROLLOUT}.top_k=1"], "group-size top_k", R),
     ("grpo", [f"{ROLLOUT}.temperature=0.0"], "group-size temperature", R),
     ("dapo", [f"{BUFFER}.len=0"], "overlong-punishment len", R),
     ("dapo", [f"{BUFFER}.len=4096", "data.max_response_length=1024"], "overlong-punishment len", R),
     ("dapo", [f"{BUFFER}.penalty_factor=-1"], "overlong-punishment penalty_factor", R),
-    ("grpo", ["model_engine=megatron", f"{ACTOR}.strategy=fsdp2"], "engine strategy", R),
     ("grpo", [SHARE], "stored-responses trainer_mode", R),
     ("grpo", [HISTORY.replace(", max_age: 9", ""), SYNC], "stored-responses max_age", R),
     ("grpo", [SHARE, SYNC, f"++{OURS}.stored_responses.max_age=9"], "stored-responses max_age", R),
@@ -132,6 +130,12 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("luspo", [f"{ACTOR}.clip_ratio_low=0.2"], "gspo clip_ratio_low", W),
     ("dppo_kl", [f"{ACTOR}.clip_ratio_low=0.2"], "dppo_kl clip_ratio_low", W),
     ("vespo", [f"{CORRECTION}.rollout_is=token"], "vespo rollout_is", R),
+    ("icepop", [f"{CORRECTION}.rollout_is=token"], "icepop rollout_is", R),
+    ("icepop", [BYPASS], "icepop bypass_mode", R),
+    ("ipo", [f"{CORRECTION}.rollout_is=token"], "ipo rollout_is", R),
+    ("ipo", [f"{ROLLOUT}.calculate_log_probs=false"], "ipo calculate_log_probs", R),
+    ("grpo_unbiased_kl", [f"{ACTOR}.use_kl_loss=false"], "grpo_unbiased_kl use_kl_loss", R),
+    ("lite_ppo", [f"{MODE}=separate_async", f"{PARTS}=4"], "batch-scale parameter_sync_step", W),
     ("topr", [f"{CORRECTION}.rollout_is=sequence"], "topr rollout_is", R),
     ("kimi", [f"{CORRECTION}.rollout_is=token"], "kimi rollout_is", R),
     ("vespo", [TOKENS], "vespo rollout_rs", R),
@@ -142,13 +146,9 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("kl_cov", [f"{ACTOR}.strategy=megatron", ONE_UPDATE], "kl_cov_mini_batch strategy", R),
     ("topr", [COLOCATE], "topr bypass_mode", W),
     ("topr", [OTHERS], "topr bypass_mode", W),
-    ("rloo", [OTHERS], "gpg rollout_is", W),
-    ("rloo", [f"{MODE}=colocate_async"], "gpg rollout_is", W),
-    ("kimi", [f"+{ACTOR}.policy_loss.off_policy_mask_threshold=0.5"], "kimi off_policy_mask_threshold", R),
     ("kimi", [COLOCATE, BYPASS], "kimi bypass_mode", R),
     ("maxrl", OVERLONG, "maxrl enable", W),
     ("lite_ppo", [FILTER], "batch-scale enable", W),
-    ("gvpo", DISTILS[:1], "distillation enabled", W),
     ("grpo_process", [FILTER], "steps enable", W),
     ("dapo", SAMPLER, "dynamic-sampling path", W),
     ("dapo", ["algorithm.filter_groups.metric=score"], "dynamic-sampling metric", W),
@@ -162,8 +162,6 @@ MUST_BE_FOUND: list[tuple[str, list[str], str, Severity]] = [
     ("gdpo", [f"+{OURS}.scale_rewards=none"], "several-rewards scale_rewards", R),
     ("kimi", [FULLY_ASYNC, BYPASS], "kimi bypass_mode", R),
     ("topr", [FULLY_ASYNC, NO_BYPASS], "topr bypass_mode", W),
-    ("rloo", [FULLY_ASYNC, BYPASS], "gpg rollout_is", W),
-    ("rloo", [ONE_STEP_OFF, BYPASS], "gpg rollout_is", W),
     ("vespo", [ONE_STEP_OFF, NO_BYPASS], "vespo bypass_mode", W),
 ]
 """Preset, overrides, name and last part of the key, severity: by hand, from what was found before rows."""

@@ -9,17 +9,17 @@ import dataclasses
 import json
 import math
 import re
-from itertools import permutations
 
 import pytest
 import torch
+from limits import largest
 from mini_batches import actor_config, ragged_batch, value_and_gradient
 from typer.testing import CliRunner
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 
 from grpo_verl_ext.catalogue import PRESETS
 from grpo_verl_ext.cli import app
-from grpo_verl_ext.proof import invariance, largest
+from grpo_verl_ext.proof import invariance
 from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, VERL_CASES, Case, measure
 
@@ -146,18 +146,6 @@ def test_nothing_measured_is_an_error(nothing):
         list(measure(**nothing))
 
 
-@pytest.mark.parametrize("errors", list(permutations((0.0, math.nan, 1e-16))))
-def test_nan_is_the_largest_wherever_it_stands(errors):
-    assert largest(errors) == math.inf
-
-
-def test_the_largest_of_numbers_and_tensors_and_none_of_nothing():
-    assert largest([0.5, torch.tensor(2.0), 1]) == 2.0
-    assert largest([-math.inf, -1.0]) == -1.0
-    with pytest.raises(ValueError, match="nothing was measured"):
-        largest([])
-
-
 def test_every_preset_has_a_line():
     assert {case.name for case in (*OUR_CASES, *PRESET_CASES)} >= set(PRESETS)
 
@@ -174,7 +162,6 @@ def test_the_command_passes_when_ours_are_invariant():
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert found["passed"]
-    assert found["covered"] == list(invariance.COVERAGE["covered"])
     assert found["not_covered"] == list(invariance.COVERAGE["not_covered"])
     rows = found["measurements"]
     assert len(rows) == len(DTYPES) * len(SPLITS) * 3

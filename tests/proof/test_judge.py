@@ -129,6 +129,10 @@ SILENT = {
     # Of 200 tokens one is drawn or chosen, and one is at 1 % more, too.
     "clip_cov": ["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "clip_ratio_low"],
     "kl_cov": ["kl_cov_ratio"],
+    # Bounds of another number than π/π_old, beside which there are no rows.
+    "bpo": ["clip_ratio_low", "clip_ratio_high"],
+    "icepop": ["icepop_alpha", "icepop_beta"],
+    "ipo": ["ipo_eps"],
 }
 """Preset → constants whose 1 % makes no difference on the synthetic rollout."""
 

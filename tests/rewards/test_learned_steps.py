@@ -9,24 +9,9 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from grpo_verl_ext.rewards.learned import LearnedReward
-from grpo_verl_ext.rewards.steps import step_end_characters
 from grpo_verl_ext.tasks.chain_sum.model import build_tokenizer
 
 BYTES = build_tokenizer()
-
-
-class TestEnds:
-    """A token is a byte here, and 漢 has three."""
-
-    @staticmethod
-    def ends(**reported: Any) -> list[int]:
-        return step_end_characters(reported, [*"a漢;b".encode()], BYTES.decode)
-
-    def test_tokens_become_characters(self) -> None:
-        assert self.ends(step_rewards=[1, 1, 1, 1], step_end_tokens=[0, 3, 4, 5]) == [1, 2, 3, 4]
-
-    def test_the_first_bytes_of_a_character_are_the_character(self) -> None:
-        assert self.ends(step_rewards=[1, 1], step_end_tokens=[1, 2]) == [2, 2]
 
 
 class Ramp:

@@ -60,7 +60,9 @@ class TextReader:
     ) -> None:
         self._policy, self._teacher, self._name = policy, teacher, name
         self._template, self._longest_prompt = template, longest_prompt
-        self._ends, self._special = frozenset(ends), end_tokens.special_tokens(policy)
+        added = policy.added_tokens_decoder.items()
+        self._ends, own = frozenset(ends), (number for number, token in added if token.special)
+        self._special = frozenset([*policy.all_special_ids, *own])
         self._end = end_of_answer(teacher, name, template)
 
     def tokens(

@@ -10,6 +10,7 @@ from typing import Any
 import fsdp2_ranks
 import pytest
 import torch
+from limits import largest
 from processes import SIZES
 from rollout_ranks import (
     BETA,
@@ -23,8 +24,6 @@ from rollout_ranks import (
     trained,
     variant,
 )
-
-from grpo_verl_ext.proof import largest
 
 F64 = torch.float64
 MICRO_BATCH, RANKS = "micro-batch", "ranks"

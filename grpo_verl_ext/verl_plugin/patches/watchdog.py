@@ -34,8 +34,6 @@ from grpo_verl_ext.verl_plugin import wire
 
 _LOOK_SECONDS = 5.0
 """Between two questions to Ray, and between two looks of a server at its engine."""
-_REFILLS = 10
-"""Batches of prompts drawn for one step beside its own, at which the filter of groups is named."""
 _VERL_SECONDS = 30.0
 """Seconds for verl to raise its own error, which says more, and to end."""
 
@@ -61,7 +59,7 @@ def patch_trainer(trainer_base: Any) -> None:
         refilled = num_prompts + before * (step == self.global_steps)
         self.grpo_ext_refilled = (self.global_steps, refilled)
         key, groups = "algorithm.filter_groups.metric", self.config.algorithm.get("filter_groups")
-        many = _REFILLS * self.config.data.train_batch_size
+        many = 10 * self.config.data.train_batch_size  # batches beside the step's own
         if groups and groups.enable and refilled - num_prompts < many <= refilled:
             say(
                 f"warning: step {self.global_steps} has drawn {refilled} prompts in place of those whose "

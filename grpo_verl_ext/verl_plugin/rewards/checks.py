@@ -66,18 +66,13 @@ def _check_reward_model(config: DictConfig) -> None:
     if (folder := local_folder(options.path)) is None:
         return
     of_steps, template = catalogue.learns_from_steps(config), f"{key}.chat_template"
-    head, outputs = ("ForTokenClassification", 2) if of_steps else ("ForSequenceClassification", 1)
+    head = "ForTokenClassification" if of_steps else "ForSequenceClassification"
     key, typed = f"{key}.path", f"{key}.path=<folder of a model …{head}>"
-    content = read_config(folder, key=key, fix=typed)
-    architectures, labels = content.get("architectures"), content.get("id2label")
+    architectures = read_config(folder, key=key, fix=typed).get("architectures")
     first = str(architectures[0]) if isinstance(architectures, list) and architectures else "none"
     if not first.endswith(head):
         why, valid = f"its architecture is {first}, not a classifier", f"an architecture …{head}"
         raise SettingError(key, options.path, why=why, valid=valid, fix=typed)
-    # transformers writes no number where it is 2
-    found = len(labels) if isinstance(labels, dict) else content.get("num_labels", 2)
-    if found != outputs:
-        raise SettingError(key, options.path, why=f"it has {found} outputs", valid=f"{outputs}", fix=typed)
     file = folder / "tokenizer_config.json"
     has_template = file.is_file() and b'"chat_template"' in file.read_bytes()
     if options.chat_template and not (has_template or (folder / "chat_template.jinja").is_file()):
@@ -257,7 +252,6 @@ _REWARD_MODELS = Feature(
     checks={"reward-weights": _check_rewards, "reward-model": _check_reward_model},
     advice={
         "budgets": _advise_budgets,
-        "punishment": verls.advise_punishment,
         "legacy-reward": _advise_legacy_sections,
     },
 )

@@ -63,10 +63,9 @@ class _RuleAndModelRewardManager(NaiveRewardManager):  # type: ignore[misc]  # v
         """Return the result with mixed step rewards; the trainer raises where there are no fitting steps."""
         options, report = self._options, result["reward_extra_info"]
         if not options.rule_weight:  # the function may return ends alone
-            ends = report.get(steps.CHARACTER_ENDS, report.get(steps.TOKEN_ENDS, ()))
-            report = {steps.REWARDS: [0.0] * len(ends)} | report
+            report = {steps.REWARDS: [0.0] * len(report.get(steps.ENDS, ()))} | report
         try:
-            ends = steps.step_end_characters(report, ids, self._decode)
+            ends = steps.checked_ends(report, len(self._decode(ids)))
         except steps.StepRewardError:
             return result | {"reward_extra_info": report}
         by_rule = list(map(float, report[steps.REWARDS]))

@@ -89,7 +89,7 @@ def _collected_steps(batch: Any, data: TensorDict) -> BatchSteps:
         if Field.STEPS not in extra:
             raise ValueError(
                 f"{response} has no step rewards; valid is a reward function that returns step_rewards with "
-                f"step_ends or step_end_tokens, and an agent loop that keeps them, named by {AGENT_LOOP} or "
+                f"step_ends, and an agent loop that keeps them, named by {AGENT_LOOP} or "
                 f"the data's agent_name, such as {AGENT_LOOPS['single_turn_agent']}. {remedy}"
             )
         flat += [(reward, row, end) for reward, end in extra[Field.STEPS]]

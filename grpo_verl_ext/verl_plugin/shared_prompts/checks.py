@@ -115,11 +115,6 @@ _SHARED_PROMPTS = Feature(
 )
 
 
-def _has_no_statistic(_: object, config: DictConfig) -> bool:
-    loss = catalogue.loss_of(config)
-    return loss is None or loss.needs is None or isinstance(loss, GroupLoss)
-
-
 _OLD_LOG_PROBS = Feature(
     name="old-log-probs",
     used=If(_OLD),
@@ -141,7 +136,9 @@ _OLD_LOG_PROBS = Feature(
             keys.LOSS,
             ("vanilla",),
             _EARLY,
-            test=_has_no_statistic,
+            test=lambda _, config: (
+                isinstance(loss := catalogue.loss_of(config), GroupLoss) or not getattr(loss, "needs", None)
+            ),
             words="without a statistic",
             line=Line(f"{_OLD}=false"),
         ),

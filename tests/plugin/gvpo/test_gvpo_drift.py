@@ -16,6 +16,7 @@ import fsdp1_ranks
 import fsdp2_ranks
 import pytest
 import torch
+from limits import largest
 from peft import LoraConfig, get_peft_model
 from processes import SIZES
 from rollout_ranks import (
@@ -36,7 +37,6 @@ from rollout_ranks import (
 from torch import Tensor
 
 from grpo_verl_ext.algorithms import gvpo_terms
-from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import wire
 
 F64 = torch.float64

@@ -151,7 +151,7 @@ def test_a_name_that_is_taken_is_refused(registry) -> None:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("mean", "loss_agg_mode is 'mean'; valid are token-mean"),
+        ("mean", "loss_agg_mode is mean; valid are token-mean"),
         ("seq-mean-token-sum-norm", "loss_scale_factor is null, but .* valid is a number > 0"),
     ],
 )

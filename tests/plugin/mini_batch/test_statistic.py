@@ -10,6 +10,7 @@ from typing import Any
 import fsdp2_ranks
 import pytest
 import torch
+from limits import largest
 from processes import SIZES
 from rollout_ranks import (
     BEFORE,
@@ -23,7 +24,6 @@ from rollout_ranks import (
 )
 from torch import Tensor
 
-from grpo_verl_ext.proof import largest
 from grpo_verl_ext.verl_plugin import wire
 
 SEED = 2**20

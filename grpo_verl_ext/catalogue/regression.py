@@ -1,21 +1,19 @@
-"""Kimi k1.5's policy mirror descent: Kimi Team, Scaling RL with LLMs, arXiv 2501.12599, §2.3.2."""
+"""Losses that fit log-ratios to rewards, `algorithms.regression`."""
 
-from grpo_verl_ext.algorithms.mirror_descent import mirror_descent_loss
+from typing import Literal
+
+from grpo_verl_ext.algorithms.regression import klpo_loss, mirror_descent_loss
 from grpo_verl_ext.catalogue import requires
 from grpo_verl_ext.catalogue.averages import AVERAGES
 from grpo_verl_ext.catalogue.grpo import DR_GRPO
-from grpo_verl_ext.catalogue.record import Algorithm, TokenLoss
-from grpo_verl_ext.utils.keys import BYPASS, POLICY_LOSS, SECTION
+from grpo_verl_ext.catalogue.record import Algorithm, Estimator, TokenLoss, own_options
+from grpo_verl_ext.utils.keys import BYPASS, SECTION
 from grpo_verl_ext.utils.options import PositiveFloat, Section, option
-
-_TAU = 0.1
 
 
 class _KimiOptions(Section):
-    """Keys of the loss in ``actor.policy_loss``."""
-
     kimi_tau: PositiveFloat = option(
-        _TAU, "τ of policy mirror descent, in reward units per nat", "a finite number > 0", str(_TAU)
+        0.1, "τ of policy mirror descent, in reward units per nat", "a finite number > 0", "0.1"
     )
 
 
@@ -27,7 +25,7 @@ _KIMI = Algorithm(
         "kimi",
         mirror_descent_loss,
         AVERAGES["seq-mean-token-sum"],
-        keywords=lambda config: {"tau": config.policy_loss.get("kimi_tau", _TAU)},
+        keywords=lambda config: own_options(_KimiOptions, config),
         options=_KimiOptions,
         one_output=requires.ONE_OUTPUT,
         requires=requires.refused(
@@ -40,10 +38,6 @@ _KIMI = Algorithm(
             requires.Off(
                 f"{SECTION}.mask_truncated_completions",
                 "gives truncated responses the advantage 0, by which the loss pulls them back to π_old",
-            ),
-            requires.Null(
-                f"{POLICY_LOSS}.off_policy_mask_threshold",
-                "leaves out bad responses that have moved far, which the loss is there to hold",
             ),
             requires.Off(
                 BYPASS,
@@ -58,4 +52,32 @@ _KIMI = Algorithm(
     ),
     title="Kimi Team, Scaling RL with LLMs",
     fixes="critic and clip: a squared log-ratio of the whole response holds the policy",
+)
+
+
+class _KlpoOptions(Section):
+    klpo_beta: PositiveFloat = option(0.1, "β, in reward units per nat", "a finite number > 0", "0.1")
+    klpo_level: Literal["token", "sequence"] = option(
+        "token", "residual of each token, or one of the response"
+    )
+
+
+_KLPO = Algorithm(
+    "klpo",
+    "arXiv 2610.08963",
+    Estimator(
+        "raw_reward",
+        "Return the reward of a response, without a baseline: A_i = r_i.",
+        lambda rewards, _group, _member: rewards,
+    ),
+    TokenLoss(
+        "klpo",
+        klpo_loss,
+        keywords=lambda config: own_options(_KlpoOptions, config),
+        options=_KlpoOptions,
+        one_output=requires.ONE_OUTPUT,
+    ),
+    "token-mean",
+    title="KLPO",
+    fixes="clip and baseline: log-ratios are fitted to the reward, weighed by the binary KL",
 )
