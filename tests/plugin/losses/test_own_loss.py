@@ -23,7 +23,7 @@ from grpo_verl_ext.cli import app
 from grpo_verl_ext.preflight.tested_values import untested
 from grpo_verl_ext.proof import verls_defaults
 from grpo_verl_ext.proof.gradient import changed
-from grpo_verl_ext.proof.invariance import Case, measure, own_case
+from grpo_verl_ext.proof.invariance import Case, own_case
 from grpo_verl_ext.utils.errors import Severity
 from grpo_verl_ext.utils.keys import ACTOR, LOSS, MODE
 from grpo_verl_ext.verl_plugin.mini_batch.worker import MiniBatchTrainingWorker
@@ -46,11 +46,20 @@ def registered() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_it_is_invariant_in_every_mode_without_a_word_about_it(registry, mode: str) -> None:
+def test_it_is_invariant_in_every_mode_without_a_word_about_it(registry, assert_invariant, mode: str) -> None:
     registered()
-    measured = list(measure([own_case("reinforce", mode, 24 if mode == "seq-mean-token-sum-norm" else None)]))
-    assert len(measured) == 36
-    assert all(each.passed for each in measured)
+    constant = 24 if mode == "seq-mean-token-sum-norm" else None
+    assert_invariant("reinforce", loss_agg_mode=mode, loss_scale_factor=constant)
+
+
+def test_one_that_depends_on_the_cut_fails_with_its_worst(registry, assert_invariant) -> None:
+    def of_micro_batch(log_prob, old_log_prob, advantages, response_mask, config):
+        return -advantages * log_prob / response_mask.sum()
+
+    for again in range(2):
+        worst = r"of_micro_batch is NOT invariant: .*error \d.* singles micro-batches × \d ranks, float"
+        with pytest.raises(AssertionError, match=worst):
+            assert_invariant(of_micro_batch if again == 0 else of_micro_batch.__name__)
 
 
 @pytest.fixture
@@ -65,9 +74,9 @@ def of_every_input(registry) -> str:
     return three_policies.__name__
 
 
-def test_the_worker_gives_a_loss_what_it_names_as_the_proof_does(of_every_input: str) -> None:
+def test_the_worker_gives_a_loss_what_it_names_as_the_proof_does(of_every_input, assert_invariant) -> None:
     case, rollout = own_case(of_every_input), ragged_batch(torch.float64)
-    assert all(each.passed for each in measure([case]))
+    assert_invariant(of_every_input)
     actor = actor_config(case)
     worker = MiniBatchTrainingWorker.__new__(MiniBatchTrainingWorker)
     worker._loss, worker.engine_config = LOSSES[of_every_input], SimpleNamespace(strategy="fsdp2")
