@@ -4,6 +4,7 @@ Standard library only: the scripts start this file before anything is installed.
 """
 
 import argparse
+import difflib
 import itertools
 import os
 import sys
@@ -64,6 +65,21 @@ def parse_arguments(
     parser.add_argument("--out", type=Path, default=Path(folder), help=f"run folder ({folder})")
     parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
     return parser.parse_known_args(arguments)
+
+
+def check_algo(algo: str, example: Example = QUICKSTART) -> None:
+    """Exit if no preset has the name, but one is near; another package may have presets, too."""
+    root = Path(__file__).parents[1]
+    presets = sorted(file.stem for file in (root / "grpo_verl_ext/config/algo").glob("*.yaml"))
+    others = Path(os.environ.get("VENV", root / ".venv")).glob(
+        "lib/*/site-packages/*.dist-info/entry_points.txt"
+    )
+    known = algo in presets or any(f"\n{algo} = " in file.read_text("utf-8") for file in others)
+    near = [] if known else difflib.get_close_matches(algo, presets, n=1, cutoff=0.7)
+    if near:
+        shown = "".join(each if each.isprintable() else f"<U+{ord(each):04X}>" for each in algo)
+        valid = ", ".join(presets)
+        sys.exit(f"{example.script}: --algo is {shown}; valid are {valid}. Type: --algo {near[0]}")
 
 
 def check_out(out: Path, example: Example = QUICKSTART) -> Path:
@@ -170,7 +186,9 @@ def minutes(seconds: float) -> str:
 
 if __name__ == "__main__":
     name, *rest = sys.argv[1:]
-    check_out(parse_arguments(EXAMPLES[name], rest)[0].out, EXAMPLES[name])
+    options, _ = parse_arguments(EXAMPLES[name], rest)
+    check_algo(options.algo, EXAMPLES[name])
+    check_out(options.out, EXAMPLES[name])
     Stages().begin(
         "install",
         "Installing verl, vLLM for the processor and this package",

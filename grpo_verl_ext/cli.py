@@ -55,7 +55,11 @@ def _prepare_process(
 ) -> None:
     """GRPO, DAPO, Dr. GRPO and GVPO for verl."""
     if show_version:
-        typer.echo(version("grpo-verl-ext"))
+        from grpo_verl_ext.runs.provenance import git_revision
+
+        commit, plus, changes = (git_revision() or "").partition("+")
+        of_checkout = f".dev0+{commit[:12]}{'.' * len(plus)}{changes}" * bool(commit)
+        typer.echo(version("grpo-verl-ext") + of_checkout)
         raise typer.Exit
     # As `python3 -m verl…` does: VERL_USE_EXTERNAL_MODULES may name a module of this folder.
     if (here := str(Path.cwd())) not in sys.path:

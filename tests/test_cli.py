@@ -1,5 +1,6 @@
 """Test the command line: version, commands, and the answers to old ones."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typer.testing import CliRunner
 
 import grpo_verl_ext
 from grpo_verl_ext.cli import app
+from grpo_verl_ext.runs.provenance import git_revision
 
 
-def test_the_version() -> None:
+def test_the_version_of_a_checkout_has_its_commit() -> None:
     printed = CliRunner().invoke(app, ["--version"])
-    assert (printed.exit_code, printed.stdout) == (0, f"{grpo_verl_ext.__version__}\n")
+    commit = str(git_revision())[:12]
+    assert re.fullmatch(rf"{grpo_verl_ext.__version__}\.dev0\+{commit}(\.changes)?\n", printed.stdout)
 
 
 def test_help_is_printed_without_importing_torch(interpreter: Python) -> None:

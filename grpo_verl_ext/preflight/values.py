@@ -11,10 +11,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError
 
+from grpo_verl_ext.catalogue import LOSSES
 from grpo_verl_ext.proof import verls_defaults
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, FULLY_ASYNC, ROLLOUT, key_of, moved_key
+from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, FULLY_ASYNC, POLICY_LOSS, ROLLOUT, key_of, moved_key
 
 NAME = "types"
 COUNTS = (
@@ -52,8 +53,14 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
             broken = True
             line = Line(without=(key,), more=f"the same command without {key}={as_typed(value)}")
             yield Finding(NAME, Severity.ERROR, Problem(key, value, line, valid="a section"))
+    models = (loss.options for loss in LOSSES.values() if loss.options)
+    homes = {name: f"{POLICY_LOSS}.{name}" for model in models for name in model.model_fields}
     for key, value in given.items() if not broken else ():
         default = usual.get(key, ...)
+        home = homes.get(key.rpartition(".")[2], key)
+        if home != key and key not in usual:
+            line, why = Line(f"++{home}={as_typed(value)}", without=(key,)), "nothing reads it there"
+            yield Finding(NAME, Severity.WARNING, Problem(key, value, line, why, valid=home))
         if "${" in str(value):
             for problem in _interpolated(config, key, value, default):
                 yield Finding(NAME, Severity.ERROR, problem)

@@ -99,13 +99,13 @@ class Finding:
 def as_typed(value: object) -> str:
     """Return a value as typed on the command line: ``null``, ``true``, ``fsdp2``.
 
-    A text that YAML would read as another type, such as ``'1'``, is quoted.
+    A text that YAML would read as another type, such as ``'1'``, or with an invisible character is quoted.
     """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     import yaml  # for which the command line must not wait
 
     with suppress(yaml.YAMLError):
-        if isinstance(value, str) and yaml.safe_load(value) == value:
+        if isinstance(value, str) and value.isprintable() and yaml.safe_load(value) == value:
             return value
     return repr(value)

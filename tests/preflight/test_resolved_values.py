@@ -93,6 +93,7 @@ def test_a_section_of_several_files_that_is_null(section: str) -> None:
     [
         (f"{BOUNDS}=0.5_2", f"'{BOUNDS}=\"0.5_2\"'"),  # Hydra reads 0.52
         (f"{BATCH}=0", f"{BATCH}=1024"),
+        ("+algorithm.gvpo_beta=3", f"++{ACTOR}.policy_loss.gvpo_beta=3"),
         (f"{ACTOR}.ppo_epochs=null", f"{ACTOR}.ppo_epochs=1"),
         (f"{ACTOR}.ppo_mini_batch_size=6.5", f"{ACTOR}.ppo_mini_batch_size=256"),
         (f"{ACTOR}.optim.lr=nan", f"{ACTOR}.optim.lr=1e-06"),

@@ -58,6 +58,14 @@ def test_a_folder_that_is_not_a_run_is_refused_before_anything_is_made(here, mon
     assert contents(here) == before
 
 
+@pytest.mark.parametrize("algo", ["grop", "grp\u200bo"])
+def test_a_misspelt_preset_is_refused_before_anything_is_installed(algo: str) -> None:
+    check = module("quickstart_arguments").check_algo
+    with pytest.raises(SystemExit, match=r"--algo is grp?.*o.*; valid are bnpo, .*Type: --algo grpo"):
+        check(algo)
+    check("gvpo_distill")  # perhaps another package's
+
+
 def test_the_current_directory_is_refused_even_if_it_is_a_run(here, monkeypatch) -> None:
     monkeypatch.chdir(here / "run")
     with pytest.raises(SystemExit, match="which holds the current directory"):
