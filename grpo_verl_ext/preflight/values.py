@@ -58,7 +58,7 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
     for key, value in given.items() if not broken else ():
         default = usual.get(key, ...)
         home = homes.get(key.rpartition(".")[2], key)
-        if home != key and key not in usual:
+        if home != key and key not in usual and key.startswith(("algorithm.", "actor_rollout_ref.")):
             line, why = Line(f"++{home}={as_typed(value)}", without=(key,)), "nothing reads it there"
             yield Finding(NAME, Severity.WARNING, Problem(key, value, line, why, valid=home))
         if "${" in str(value):

@@ -111,7 +111,7 @@ def test_a_number_that_is_seldom_meant_is_a_warning(word: str, line: str) -> Non
         *(f"{BOUNDS}=0.5_5.0", f'{BOUNDS}="0.5_2"', f"{BOUNDS}=2", f"{EPOCHS}=1_0", f"{EPOCHS}=???"),
         *(f"{ENABLE}='${{oc.decode:${{oc.env:OFF,false}}}}'", f"{BATCH}='${{oc.decode:${{oc.env:EIGHT}}}}'"),
         *(f"{ACTOR}.kl_loss_coef=0", f"{ACTOR}.optim.lr=1e-6", f"{ACTOR}.loss_scale_factor=1.5"),
-        "+mine.seed=${oc.env:EIGHT}",  # no key of verl's
+        *("+mine.seed=${oc.env:EIGHT}", "+mine.gvpo_beta=1"),  # no keys of verl's
         *(f"{ACTOR}.clip_ratio_c=null", "actor_rollout_ref.rollout.top_k=-1", "data.seed=1"),
         *("algorithm.filter_groups=null", "algorithm.rollout_correction=null", "data.custom_cls.path=null"),
         *("trainer.experiment_name=${oc.env:EIGHT}", "reward.reward_manager.module=null"),
