@@ -12,9 +12,10 @@ from grpo_verl_ext.proof.batch import SPLITS, Rollout
 from grpo_verl_ext.proof.invariance import OUR_CASES, training_of
 
 CASES, ROLLOUT = {case.name: case for case in OUR_CASES}, Rollout.synthetic()
-# For KLPO's bound 1e-6, which no drawn token reaches: one token where both probabilities do, one where π_old.
+# Row 6 gets tokens beside bounds, where none is drawn: 1e-6 of both probabilities, of π_old; 0.5 and 5 of k.
 ROLLOUT.log_prob[6, :2], ROLLOUT.old_log_prob[6, :2] = torch.tensor([[-1e-9, -0.7], [-2e-8, -1e-9]])
-# By hand: ℓ, dℓ/d log π of each token; in the sequence h = A − 0.1 (ln 2.25 + 0.130812 + 0.750684 + 0.143841).
+ROLLOUT.rollout_log_prob[6, 2:6] = ROLLOUT.old_log_prob[6, 2:6] - torch.tensor([0.49, 0.51, 4.9, 5.1]).log()
+# By hand: ℓ, dℓ/d log π of each token; by sequence h = A − 0.1 (ln 2.25 + 0.130812 + 0.750684 + 0.143841).
 TOKENS = [(0.5, 0.25, 0.3, 0.25, 1), (0.9, 0.4, 0.95, 0.45, -1), (0.25, 0.5, 0.3, 0.5, 1)]
 BY_HAND = {
     "bpo": [0, 0, -0.526803, 5, 0.930276, -0.671053],  # w = 76/51 is cut, 61/11 is 5, 51/76
@@ -76,8 +77,7 @@ def test_icepop_is_grpo_with_verls_own_correction():
     own, correction = CASES["icepop"], {"rollout_is": "token", "rollout_is_threshold": "0.5_5.0"}
     plain = replace(own, loss_mode="grpo")
     corrected = replace(plain, values={**own.values, "algorithm.rollout_correction": correction})
-    trainings = [training_of(each) for each in (own, corrected, plain)]
-    ours, verls, without = (each.weights(each.rows(ROLLOUT)) for each in trainings)
+    ours, verls, without = (x.weights(x.rows(ROLLOUT)) for x in map(training_of, (own, corrected, plain)))
     assert (ours - verls).abs().max() <= 1e-12 * ours.abs().max()
     assert (ours - without).abs().max() > 1e-3 * ours.abs().max()
 
