@@ -14,6 +14,8 @@ Measure = Literal["final", "area", "mean", "second_half"]
 """Numbers of a curve that can be declared; `best` is left out, since it overstates a noisy curve."""
 
 FEWEST = 3  # fewer common starts are never decided
+IN_WORDS = {"final": "last value", "area": "mean over steps", "second_half": "mean over the second half"}
+"""Measures in sentences, where their names do not say it."""
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Primary:
     measure: Measure
 
     def __str__(self) -> str:
-        return f"{self.measure.replace('_', ' ')} of {self.metric}"
+        return f"{IN_WORDS.get(self.measure, 'mean')} of {self.metric}"
 
 
 @dataclass
@@ -87,7 +89,9 @@ class Comparison:
     """A variant minus another or minus a number, or a difference of two such differences."""
 
     name: str
-    """``gvpo − grpo, area of acc``."""
+    """``gvpo − grpo, mean over steps of acc``."""
+    of: str = ""
+    """``mean over steps of acc``."""
     variant: str
     """What comes first: a variant, or ``(a − b)``."""
     against: str
@@ -174,5 +178,5 @@ class GridSettings(Document):
             weights.subtract([other.variant])
             first, against = f"({first} − {against})", f"({other.variant} − {other.against})"
         of = Primary(self.shown.metric, given.measure or self.shown.measure)
-        named = {"name": f"{first} − {against}, {of}", "variant": first, "against": against}
+        named = {"name": f"{first} − {against}, {of}", "of": f"{of}", "variant": first, "against": against}
         return Comparison(**named, measure=of.measure, expected=given.is_, weights=weights, number=number)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,17 +16,16 @@ from matplotlib.ticker import MaxNLocator
 
 from grpo_verl_ext.ablation.measures import CONFIDENCE, Paired, compare, interval
 from grpo_verl_ext.ablation.results import CheckResult, Results, Verdict
-from grpo_verl_ext.ablation.verdicts import control_of, in_words, judge
+from grpo_verl_ext.ablation.verdicts import control_of, figures, in_words, judge
 from grpo_verl_ext.runs.provenance import CHANGED
 from grpo_verl_ext.utils.documents import as_plain, numbers_as_text
 from grpo_verl_ext.utils.files import write_whole
 from grpo_verl_ext.utils.plotting import drawn, looks
 
 COLOURS: dict[str, str] = {
-    **dict.fromkeys(("shown", "control shown"), "#00694a"),
+    **dict.fromkeys(("higher", "lower", "control shown"), "#00694a"),
     **dict.fromkeys(("blind", "not exercised", "control missed"), "#6b2d73"),
-    **{"opposite": "#a8201a", "equal within the margin": "#00589b"},
-    **{"undecided": "#7a5200", "exploratory": "#57606a"},
+    **{"equal within the margin": "#00589b", "undecided": "#7a5200", "exploratory": "#57606a"},
 }
 """Background of a statement's label; white has a contrast of more than 4.5 on each."""
 
@@ -57,10 +57,10 @@ class Report:
                 fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
                 self.missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         self.warnings = _warnings(results)
-        verdicts = [(each.outcome, each.sentence) for each in self.verdicts]
+        verdicts = [(each.label, each.sentence) for each in self.verdicts]
         labels = {True: "control shown", False: "control missed"}
         controls = [(labels[each.passed], each.sentence) for each in self.checks if each.is_control]
-        nothing = "nothing was declared before the runs, so nothing here is a finding"
+        nothing = "no hypothesis was declared before the runs: take differences as hints"
         self.statements = verdicts or controls or [("exploratory", nothing)]
         """Label and sentence of each verdict, else of the control, else that nothing was declared."""
         self.differences: list[tuple[str, str, Paired]] = []
@@ -68,7 +68,7 @@ class Report:
         self.exploratory: list[str] = []
         """The differences in words, where no verdict says them."""
         for each in self.verdicts:
-            measure = f", {each.measure}" * (each.measure != shown.measure)
+            measure = f", {each.of.removesuffix(f' of {shown.metric}')}" * (each.measure != shown.measure)
             self.differences.append((f"{each.variant} − {each.against}{measure}", each.variant, each))
         values, (base, *variants) = results.values[shown.metric, shown.measure], results.variants
         for variant in () if self.verdicts else variants:
@@ -83,15 +83,25 @@ class Report:
     @cached_property
     def tables(self) -> list[tuple[str, Sequence[str], list[list[str]]]]:
         """Title, columns and lines of the checks, where some were declared, and of the costs."""
-        checks, costs = list[list[str]](), list[list[str]]()
+        checks, costs, shown = list[list[str]](), list[list[str]](), self.results.settings.shown
+        values = self.results.values[shown.metric, shown.measure]
         for check in self.checks:
             value = "–" if check.value is None else f"{check.value:.3g}".replace("-", "−")
             checks.append([check.name, check.variant, value, "passed" if check.passed else "missed"])
         for variant, of in self.results.costs.items():
-            costs.append([variant, f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"])
-        of_costs = ("variant", "seconds of steps", "tokens trained on", "peak memory of the actor, GB")
-        of_checks, took = ("check", "variant", "value", "result"), "what a run took, mean over seeds"
-        return [each for each in (("checks", of_checks, checks), (took, of_costs, costs)) if each[2]]
+            mean = figures(fmean(own.values())) if (own := values[variant]) else "–"
+            took = [f"{of['seconds']:.0f}", f"{of['tokens']:.0f}", f"{of['memory_gb']:.2f}"]
+            costs.append([variant, mean, *took])
+        of_costs = (
+            "variant",
+            f"{shown}",
+            "seconds of steps",
+            "tokens trained on",
+            "peak memory of the actor, GB",
+        )
+        of_checks = ("check", "variant", "value", "result")
+        both = (("checks", of_checks, checks), ("means over seeds", of_costs, costs))
+        return [each for each in both if each[2]]
 
 
 def _warnings(results: Results) -> list[str]:

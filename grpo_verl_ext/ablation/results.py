@@ -83,6 +83,8 @@ class Verdict(Comparison, measures.Paired):
     starts_needed: int | None = None
     """Starts with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
     outcome: Outcome = "undecided"
+    label: str = "undecided"
+    """Higher, lower, equal within the margin, whatever was expected; or why it is none of them."""
     sentence: str = ""
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings
+from grpo_verl_ext.ablation.declaration import FEWEST, Comparison, GridSettings, Primary
 from grpo_verl_ext.ablation.grid import AblationError
 from grpo_verl_ext.ablation.measures import MANY, POWER, Paired, holm
 from grpo_verl_ext.ablation.results import CheckResult, Outcome, Results, Verdict, read_results
@@ -39,7 +39,7 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
         checks.append(_control(results, grid.own_control))
     for check in grid.checks:
         every = results.values[check.metric, check.measure]
-        name = f"{check.metric}, {check.measure.replace('_', ' ')}, at least {check.at_least:g}"
+        name = f"{Primary(check.metric, check.measure)}, at least {check.at_least:g}"
         for variant in check.variants or grid.overrides:
             known = [every[variant][seed] for seed in results.seeds if seed in every[variant]]
             mean = fmean(known) if known else math.nan
@@ -62,9 +62,9 @@ def judge(results: Results) -> tuple[list[CheckResult], list[Verdict]]:
             outcome = "not exercised"
             reason = "; ".join(f"{check.name}, was missed by {check.variant}" for check in own)
         else:
-            reason = _untested(tested) or _reason(tested, outcome, grid.margin or 0.0)
-        said = f"{in_words(tested.name, tested)}: {outcome}; {reason}"
-        verdicts.append(replace(tested, outcome=outcome, sentence=said))
+            reason = _untested(tested) or _needed(tested, grid.margin or 0.0)
+        label, said = _in_a_sentence(tested, outcome, reason, grid)
+        verdicts.append(replace(tested, outcome=outcome, label=label, sentence=said))
     return checks, verdicts
 
 
@@ -91,11 +91,10 @@ def _control(results: Results, comparison: Comparison) -> CheckResult:
     """Whether the control's difference is significant, at alpha, in its expected direction."""
     tested = results.tested(comparison)
     alone = replace(tested, adjusted_p=tested.p, p_equal=None)  # outside of Holm's family
-    passed = outcome_of(alone, results.settings.alpha, 1) == "shown"
-    said = "shown" if passed else f"missed; {tested.expected} was expected"
-    why = _untested(tested) or _p_text(tested.p)
-    said = f"positive control {in_words(tested.name, tested)}: {said} ({why})"
-    name = f"positive control: {tested.name}, {tested.expected}"
+    outcome = outcome_of(alone, results.settings.alpha, 1)
+    name, passed = f"positive control: {tested.name}, {tested.expected}", outcome == "shown"
+    _, said = _in_a_sentence(alone, outcome, _untested(alone), results.settings)
+    said = f"positive control{' missed' * (not passed)}: {said}"
     return CheckResult(name, tested.variant, tested.difference, passed, True, said)
 
 
@@ -105,38 +104,52 @@ def _untested(tested: Verdict) -> str:
         return f"a value is NaN with seed {', '.join(unknown)}"
     if len(tested.by_seed) < FEWEST:
         everyone = "both" if len(tested.weights) == 2 else "all"
-        return f"fewer than {FEWEST} starts are finished by {everyone}"
+        return f"fewer than {FEWEST} seeds are finished by {everyone}"
     return "the difference is the same with every seed" if tested.p is None else ""
 
 
-def _reason(tested: Verdict, outcome: Outcome, margin: float) -> str:
-    """The rest of the sentence of a verdict that the tests decided."""
-    expected, within = tested.expected, f"within ±{margin:g}"
-    p, p_equal, adjusted_p = map(_p_text, (tested.p, tested.p_equal, tested.adjusted_p))
-    if outcome == "shown":
-        said = f"equal {within}" if expected == "equal" else f"{expected}, as expected"
-        return f"{said} ({adjusted_p})"
-    if outcome == "opposite":
-        other = {"higher": "lower", "lower": "higher"}.get(expected, "different")
-        return f"{other} where {expected} was expected ({p if expected == 'equal' else adjusted_p})"
-    if outcome == "equal within the margin":
-        return f"{within} ({p_equal})"
-    adjusted_p += " after Holm"
-    different, equal = (p, adjusted_p) if expected == "equal" else (adjusted_p, p_equal)
-    needed = tested.starts_needed or 0
-    more = needed - len(tested.by_seed)
-    if more <= 0:
-        needs = f"{needed} starts are enough to find {margin:g} with {POWER:.0%}"
-    elif needed >= MANY:
-        needs = f"{margin:g} needs {MANY} starts or more"
+def _needed(tested: Verdict, margin: float) -> str:
+    """How many seeds find the margin."""
+    needed, count = tested.starts_needed or 0, len(tested.by_seed)
+    if needed <= count:
+        return f"{needed} seeds are enough to find {margin:g} with {POWER:.0%}"
+    more = f"{MANY} or more" if needed >= MANY else f"{needed - count} more"
+    return f"{margin:g} needs {more} seeds"
+
+
+_NOUNS = {"equal": "equality", "different": "a difference"}
+
+
+def _in_a_sentence(tested: Verdict, outcome: Outcome, reason: str, grid: GridSettings) -> tuple[str, str]:
+    """Return the kind of finding, and a sentence with its numbers, p after Holm, and what was expected."""
+    a, b, expected, p = tested.variant, tested.against, tested.expected, tested.adjusted_p
+    side = "higher" if (tested.difference or 0.0) > 0 else "lower"
+    claims = {name: f"{a} is {name} than {b}" for name in ("higher", "lower")}
+    claims |= {"different": f"{a} differs from {b}", "equal": f"{a} equals {b} within ±{grid.margin or 0:g}"}
+    label: str = side
+    end = ", as expected" if outcome == "shown" else f"; {reason}" * bool(reason)
+    if outcome in ("opposite", "equal within the margin"):
+        end = f", where {_NOUNS.get(expected, expected)} was expected"
+        p = tested.p_equal if outcome != "opposite" else tested.p if expected == "equal" else p
+    if outcome == "equal within the margin" or (outcome == "shown" and expected == "equal"):
+        label, said = "equal within the margin", claims["equal"]
+    elif outcome in ("shown", "opposite"):
+        said = claims[side]
     else:
-        needs = f"{margin:g} needs {more} more start{'s' * (more > 1)}"
-    return f"{different}; equality {within}: {equal}; {needs}"
+        start = "it is undecided" if outcome == "undecided" else "nothing is said of"
+        label, said = outcome, f"{start} whether {claims[expected]}"
+    count, interval = len(tested.by_seed), "no interval"
+    if tested.low is not None and tested.high is not None:
+        interval = f"{1 - grid.alpha:.0%} interval {figures(tested.low)} to {figures(tested.high)}"
+    of_p = "" if p is None else f"; {_p_text(p)}"
+    difference = "" if tested.difference is None else f"{figures(tested.difference, '+')} "
+    seeds = f"{count} seed{'s' * (count != 1)}"
+    return label, f"{said} in the {tested.of}: {difference}({interval}; {seeds}{of_p}){end}"
 
 
 def in_words(name: str, numbers: Paired) -> str:
-    """``gvpo − grpo, area of acc, 12 starts: +0.021 (−0.008 … 0.050)``, as far as it is known."""
-    text = f"{name}, {len(numbers.by_seed)} start{'s' * (len(numbers.by_seed) != 1)}"
+    """``gvpo − grpo, mean over steps of acc, 12 seeds: +0.021 (−0.008 … 0.050)``, as far as it is known."""
+    text = f"{name}, {len(numbers.by_seed)} seed{'s' * (len(numbers.by_seed) != 1)}"
     if numbers.difference is None:
         return text
     ends = [figures(each) for each in (numbers.low, numbers.high) if each is not None]
@@ -150,10 +163,6 @@ def figures(value: float, sign: str = "") -> str:
     return text.replace("-", "−")
 
 
-def _p_text(p: float | None) -> str:
-    """``p = 0.034``, in two figures below 0.01."""
-    if p is None:
-        return "not tested"
-    if p < 0.0001:
-        return "p < 0.0001"
-    return f"p = {p:.2g}" if p < 0.01 else f"p = {p:.3f}"
+def _p_text(p: float) -> str:
+    """``p = 0.034``, in two figures."""
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"

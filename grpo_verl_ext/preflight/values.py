@@ -3,7 +3,6 @@
 verl's own defaults, which it keeps in one file, say what a key is: a section, a switch, a number or a text.
 """
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,14 +14,13 @@ from grpo_verl_ext.catalogue import LOSSES
 from grpo_verl_ext.proof import verls_defaults
 from grpo_verl_ext.utils.documents import leaves
 from grpo_verl_ext.utils.errors import Finding, Line, Problem, Severity, as_typed
-from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, FULLY_ASYNC, POLICY_LOSS, ROLLOUT, key_of, moved_key
+from grpo_verl_ext.utils.keys import ACTOR, CORRECTION, POLICY_LOSS, ROLLOUT, key_of, moved_key
 
 NAME = "types"
 COUNTS = (
     *("data.train_batch_size", "trainer.total_epochs"),
     *(f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.ppo_epochs"),
 )
-_POSITIVE = (f"{ACTOR}.optim.lr", f"{ROLLOUT}.temperature")
 _BOUNDS = (f"{CORRECTION}.rollout_is_threshold", f"{CORRECTION}.rollout_rs_threshold")
 """Keys that take a number or the text of a pair, such as IcePop's 0.5_5.0."""
 _NUMBER_OR_NULL = re.compile(r".*(_batch_size(_per_gpu)?|\.seed|_training_steps|_scale_factor|max_model_len)")
@@ -37,7 +35,7 @@ _CAUSE = re.compile(r"variable '(?P<variable>[^']+)' not found|key '(?P<key>[^']
 
 
 def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
-    """Yield errors of values that verl cannot use, and warnings of numbers that are seldom meant.
+    """Yield errors of values that verl cannot use, and warnings of those that nothing reads as typed.
 
     The errors would mislead or end all other checks.
     """
@@ -66,14 +64,8 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
                 yield Finding(NAME, Severity.ERROR, problem)
         elif key in usual and value != default and key != f"{ROLLOUT}.n":  # of which a row speaks
             line = Line(f"{key}={as_typed(default)}")
-            # verl's scripts of fully async training set 0 prompts.
-            is_unused = key == "data.train_batch_size" and FULLY_ASYNC in config
             if valid := _instead_of_text(config, key, value, default):
                 yield Finding(NAME, Severity.ERROR, Problem(key, value, line, valid=valid))
-            elif key in COUNTS and (type(value) is not int or value < 1) and not is_unused:
-                yield Finding(NAME, Severity.WARNING, Problem(key, value, line, valid="an integer ≥ 1"))
-            elif key in _POSITIVE and not (isinstance(value, int | float) and 0 < value < math.inf):
-                yield Finding(NAME, Severity.WARNING, Problem(key, value, line, valid="a finite number > 0"))
             elif key in _BOUNDS and type(value) in (int, float) and "_" in (text := typed.get(key, "")):
                 why = f"the command has {text}: Hydra leaves out an underscore between digits"
                 yield Finding(NAME, Severity.WARNING, Problem(key, value, Line(f'{key}="{text}"'), why))

@@ -30,11 +30,9 @@ CONFIG_PATH, CONFIG_NAME = "config", "ppo_trainer"
 """The configuration that ``main_ppo`` composes by default."""
 _IN_PACKAGE = "pkg://"
 """Begins a configuration path in a package."""
-# Hydra's messages for a key that the configuration lacks, for a ``+`` in front of one that it has, and for
-# null where a section is read from one of several files.
+# Hydra's messages for a key that the configuration lacks, and for a ``+`` in front of one that it has.
 _UNKNOWN_KEY = re.compile(r"Could not override '(?P<key>[^']+)'")
 _PRESENT_KEY = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
-_NO_GROUP = "Config group override must be a string or a list"
 _parsed: dict[tuple[str, str], bytes] = {}
 """Folder in a package and file → what Hydra read, pickled, for each composition changes its copy."""
 
@@ -76,13 +74,6 @@ def composed(
             fix = Line(f"{key}={value}", without=(key,))
             raise SettingError(key, value, seen=seen, fix=fix) from error
         raise SettingError("", None, seen=str(error)) from error
-    except ValueError as error:
-        if _NO_GROUP not in str(error):
-            raise
-        word = next(each for each in overrides if re.fullmatch(r"(?i)[+\w/]+(@[\w.]+)?=null", each))
-        seen = f"verl refuses the command line: {word}, but that is a section"
-        fix = Line(without=(key_of(word),), more=f"the same command without {word}")
-        raise SettingError(key_of(word), None, seen=seen, fix=fix) from error
 
 
 def _split(overrides: Sequence[str], key: str) -> tuple[list[str], str]:

@@ -109,6 +109,8 @@ def leave(tmp_path: Path) -> Callable[..., Path]:
 
 
 PRIMARY = "gold_response/probability"
+KINDS = {"shown": "higher", "opposite": "lower"}
+"""Outcome → kind of finding, where they differ."""
 
 
 @pytest.fixture
@@ -142,7 +144,12 @@ def declared(tmp_path: Path, grid_of) -> Report:
             Verdict(
                 **{"variant": variant, "against": "grpo", "measure": "area", "expected": "higher"},
                 **{"name": f"{variant} − grpo, area of {PRIMARY}", "weights": {variant: 1, "grpo": -1}},
-                **{"outcome": outcome, "sentence": sentence, "by_seed": {1: first, 2: first + 0.02}},
+                **{
+                    "outcome": outcome,
+                    "label": KINDS.get(outcome, outcome),
+                    "sentence": sentence,
+                    "by_seed": {1: first, 2: first + 0.02},
+                },
                 **{"difference": first + 0.01, "low": first - 0.115, "high": first + 0.135},
             )
         )

@@ -94,7 +94,7 @@ class TestNumbers:
         assert mean.difference == pytest.approx(0.015, rel=1e-9)
         p = stats.ttest_1samp(around(0.03), 0.0).pvalue  # half of each difference has the same
         assert [final.adjusted_p, mean.adjusted_p] == pytest.approx([2 * p, 2 * p], rel=1e-9)
-        assert mean.sentence.startswith("a − base, mean of acc, 8 starts: +0.015 ")
+        assert mean.sentence.startswith("a is higher than base in the mean of acc: +0.015 (")
 
     def test_a_number_that_theory_predicts(self, grid: Grid) -> None:
         """Not paired: the spread of the starts stays."""
@@ -104,7 +104,7 @@ class TestNumbers:
         assert (found.variant, found.against, len(found.by_seed)) == ("a", "0.3", 8)
         assert found.difference == pytest.approx(np.mean(values) - 0.3, rel=1e-9)
         assert found.p == pytest.approx(wanted.pvalue, rel=1e-9)
-        assert found.sentence.startswith("a − 0.3, final of acc, 8 starts: +0.186 (")
+        assert found.sentence.startswith("a is higher than 0.3 in the last value of acc: +0.186 (")
 
     def test_a_difference_of_differences(self, grid: Grid) -> None:
         """(a − base) − (b − c) by hand, on starts that all four have."""
@@ -117,7 +117,9 @@ class TestNumbers:
         assert (found.variant, found.against) == ("(a − base)", "(b − c)")
         assert found.by_seed == pytest.approx(dict(zip(SEEDS, by_hand, strict=True)))
         assert found.p == pytest.approx(stats.ttest_1samp(by_hand, 0.0).pvalue, rel=1e-6)
-        assert found.sentence.startswith("(a − base) − (b − c), final of acc, 8 starts: +0.060 (")
+        assert (
+            "whether (a − base) is higher than (b − c) in the last value of acc: +0.060 (" in found.sentence
+        )
 
     def test_holm_over_what_is_expected(self, grid: Grid) -> None:
         """The smaller p is doubled; the larger is not, and passes where Bonferroni's rule would stop it."""
@@ -140,47 +142,45 @@ class TestNumbers:
         assert second.outcome == "shown"
 
 
-HEAD = r"a − base, final of acc, 8 starts: "
+LABELS = ("higher", "lower", "equal within the margin")
 
 
 class TestSentences:
     @pytest.mark.parametrize(
         ("mean", "expected", "said"),
         [
-            (0.06, "higher", "shown; higher, as expected"),
-            (0.06, "lower", "opposite; higher where lower was expected"),
-            (-0.06, "different", "shown; different, as expected"),
-            (0.06, "equal", "opposite; different where equal was expected"),
-            (0.005, "equal", "shown; equal within ±0.05"),
-            (0.005, "higher", "equal within the margin; within ±0.05"),
+            (0.06, "higher", "a is higher than base; as expected"),
+            (0.06, "lower", "a is higher than base; where lower was expected"),
+            (-0.06, "different", "a is lower than base; as expected"),
+            (0.06, "equal", "a is higher than base; where equality was expected"),
+            (0.005, "equal", "a equals base within ±0.05; as expected"),
+            (0.005, "higher", "a equals base within ±0.05; where higher was expected"),
         ],
     )
     def test_what_was_decided(self, grid: Grid, mean: float, expected: str, said: str) -> None:
         (found,) = grid({"a": around(mean)}, expect=[Expectation("a", expected)]).verdicts
-        wanted = stats.ttest_1samp(around(mean), 0.0)
+        wanted, (claim, end) = stats.ttest_1samp(around(mean), 0.0), said.split("; ")
         low, high = wanted.confidence_interval(0.96)
         equal = stats.ttest_1samp(around(mean), 0.05, alternative="less").pvalue
         p = equal if "within" in said else wanted.pvalue
         numbers = f"{mean:+.2g}" if abs(mean) < 0.01 else f"{mean:+.3f}"
-        sentence = f"{HEAD}{numbers} ({low:.3f} … {high:.3f}): {said} (p = {p:.2g})"
-        assert found.sentence == sentence.replace("-", "−")
+        numbers += f" (96% interval {low:.3f} to {high:.3f}; 8 seeds; p = {p:.2g})"
+        assert found.sentence == f"{claim} in the last value of acc: {numbers}, {end}".replace("-", "−")
+        assert found.label == next(each for each in LABELS if each[:5] in claim)
 
     def test_undecided(self, grid: Grid) -> None:
         (found,) = grid({"a": NOISY}, expect=HIGHER).verdicts
         p = stats.ttest_1samp(NOISY, 0.0).pvalue
-        p_equal = stats.ttest_1samp(NOISY, 0.05, alternative="less").pvalue
         assert found.starts_needed == STARTS_FOR_NOISY == 17
-        assert found.sentence.partition("): ")[2] == (
-            f"undecided; p = {p:.3f} after Holm; equality within ±0.05: p = {p_equal:.3f}; "
-            f"0.05 needs 9 more starts"
-        )
+        assert found.sentence.startswith("it is undecided whether a is higher than base in the last value of")
+        assert found.sentence.endswith(f"; 8 seeds; p = {p:.2g}); 0.05 needs 9 more seeds")
 
     def test_undecided_with_enough_starts(self, grid: Grid) -> None:
         (found,) = grid({"a": around(0.017)}, expect=HIGHER, margin=0.03).verdicts
         assert found.outcome == "undecided"
         pairs = TTestPower().solve_power(effect_size=0.03 / np.std(NOISE, ddof=1), alpha=0.04, power=0.8)
         assert found.starts_needed == math.ceil(pairs) == 7
-        assert found.sentence.endswith("7 starts are enough to find 0.03 with 80%")
+        assert found.sentence.endswith("7 seeds are enough to find 0.03 with 80%")
 
 
 class TestUndecidedWithAReason:
@@ -189,7 +189,7 @@ class TestUndecidedWithAReason:
         (found,) = grid({"a": around(0.03)[:count]}, expect=HIGHER).verdicts
         assert (found.outcome, len(found.by_seed)) == ("undecided", count)
         assert (found.p, found.low) == (None, None)
-        assert found.sentence.endswith(": undecided; fewer than 3 starts are finished by both")
+        assert found.sentence.endswith("); fewer than 3 seeds are finished by both")
         assert (found.difference is None) == (count == 0)
         assert (found.starts_needed, found.adjusted_p) == (None, None)
 
@@ -197,14 +197,17 @@ class TestUndecidedWithAReason:
         """0.3 + 0.1 − 0.3 and 0.5 + 0.1 − 0.5 differ in the last bit."""
         (found,) = grid({"a": [0.1] * 8}, expect=HIGHER).verdicts
         assert (found.outcome, found.p, found.starts_needed) == ("undecided", None, None)
-        assert found.sentence.endswith("undecided; the difference is the same with every seed")
+        assert found.sentence.endswith("); the difference is the same with every seed")
 
     def test_a_nan(self, grid: Grid) -> None:
         values = around(0.03)
         values[2] = math.nan
         (found,) = grid({"a": values}, expect=HIGHER).verdicts
         assert (found.outcome, found.difference, len(found.by_seed)) == ("undecided", None, 8)
-        assert found.sentence.endswith("8 starts: undecided; a value is NaN with seed 3")
+        assert found.sentence.endswith("8 seeds); a value is NaN with seed 3")
+
+
+SECOND_HALF = "mean over the second half"
 
 
 class TestChecks:
@@ -216,24 +219,24 @@ class TestChecks:
         analysis = self.checked(grid, "clip", "mean", 0.02)
         assert [each.outcome for each in analysis.verdicts] == ["shown"] * 2
         check = analysis.checks[1]
-        assert (check.name, check.variant, check.passed) == ("clip, mean, at least 0.02", "a", True)
+        assert (check.name, check.variant, check.passed) == ("mean of clip, at least 0.02", "a", True)
         assert (check.value, check.is_control) == (pytest.approx(0.02), False)
-        assert check.sentence == "a: clip, mean, at least 0.02: 0.020, passed"
+        assert check.sentence == "a: mean of clip, at least 0.02: 0.020, passed"
 
     def test_a_missed_one_says_not_exercised_of_its_variant_alone(self, grid: Grid) -> None:
         analysis = self.checked(grid, "clip", "second_half", 0.03)
         missed, shown = analysis.verdicts
         assert (missed.outcome, shown.outcome) == ("not exercised", "shown")
-        assert analysis.checks[1].sentence == "a: clip, second half, at least 0.03: 0.020, missed"
-        assert missed.sentence.startswith("a − base, final of acc, 8 starts: +0.060 (")
-        assert missed.sentence.endswith("): not exercised; clip, second half, at least 0.03, was missed by a")
+        assert analysis.checks[1].sentence == f"a: {SECOND_HALF} of clip, at least 0.03: 0.020, missed"
+        assert missed.sentence.startswith("nothing is said of whether a is higher than base in the last")
+        assert missed.sentence.endswith(f"); {SECOND_HALF} of clip, at least 0.03, was missed by a")
         assert missed.p is not None
 
     def test_what_was_not_measured_is_missed(self, grid: Grid) -> None:
         analysis = self.checked(grid, "nothing", "mean", -1)
         assert analysis.verdicts[0].outcome == "not exercised"
         assert (analysis.checks[1].value, analysis.checks[1].passed) == (None, False)
-        assert analysis.checks[1].sentence == "a: nothing, mean, at least -1: not measured, missed"
+        assert analysis.checks[1].sentence == "a: mean of nothing, at least -1: not measured, missed"
         assert "checks[0] has nothing, which no run has logged" in analysis.missing[0]
 
 
@@ -242,8 +245,10 @@ class TestControl:
         check = grid({"a": around(0.06)}, expect=HIGHER).checks[0]
         assert (check.variant, check.passed, check.is_control) == ("bad", True, True)
         assert check.value == pytest.approx(-0.3)
-        assert check.sentence.startswith("positive control bad − base, final of acc, 8 starts: −0.300 (−0.3")
-        assert check.sentence.endswith("): shown (p < 0.0001)")
+        assert check.sentence.startswith(
+            "positive control: bad is lower than base in the last value of acc: −0"
+        )
+        assert check.sentence.endswith("; p < 0.0001), as expected")
 
     @pytest.mark.parametrize(
         ("control", "differences"),
@@ -259,10 +264,13 @@ class TestControl:
         analysis = grid({"a": around(0.06), "bad": differences}, expect=HIGHER, control=control)
         (found,) = analysis.verdicts
         assert not analysis.checks[0].passed
-        assert "missed; " in analysis.checks[0].sentence
+        assert "positive control missed: " in analysis.checks[0].sentence
         assert found.outcome == "blind"
-        assert found.sentence.startswith("a − base, final of acc, 8 starts: +0.060 (0.0")
-        assert found.sentence.endswith("blind; the positive control was missed, so that nothing is claimed")
+        assert (
+            "whether a is higher than base in the last value of acc: +0.060 (96% interval 0.0"
+            in found.sentence
+        )
+        assert found.sentence.endswith("; the positive control was missed, so that nothing is claimed")
 
     def test_it_is_tested_at_alpha_and_not_in_holms_family(self, grid: Grid) -> None:
         p = float(stats.ttest_1samp(around(-0.022), 0.0).pvalue)
@@ -282,15 +290,15 @@ class TestControlOfAnotherGrid:
         assert analysis.verdicts[0].outcome == "shown"
         check = analysis.checks[0]
         assert (check.variant, check.passed, check.is_control) == ("bad", True, True)
-        assert check.sentence.endswith(f"shown (p < 0.0001) (of {tmp_path}/calibration)")
+        assert check.sentence.endswith(f"; p < 0.0001), as expected (of {tmp_path}/calibration)")
 
     @pytest.mark.parametrize(
         ("differs", "why"),
         [
             (None, "valid is a folder that `ablate run` has begun"),
             ({"primary": None, "control": None}, "that grid declares no control of its own"),
-            ({"primary": Primary("clip", "final")}, "nothing is known of the final of acc"),
-            ({"primary": Primary("acc", "mean")}, "nothing is known of the final of acc"),
+            ({"primary": Primary("clip", "final")}, "nothing is known of the last value of acc"),
+            ({"primary": Primary("acc", "mean")}, "nothing is known of the last value of acc"),
         ],
     )
     def test_one_that_says_nothing_of_it_is_missed(self, grid: Grid, write, tmp_path, differs, why) -> None:

@@ -60,7 +60,7 @@ def test_the_forest_has_each_interval_its_mean_and_its_starts(declared: Report) 
     assert len(hollow) == len(declared.verdicts)
     (zero,) = [line for line in axes.lines if list(line.get_xdata()) == [0, 0]]
     assert zero.get_color() == "#555555"
-    assert axes.get_xlabel() == "difference, area of gold_response/probability"
+    assert axes.get_xlabel() == "difference, mean over steps of gold_response/probability"
 
 
 def test_a_difference_of_differences_looks_like_no_variant(declared: Report) -> None:

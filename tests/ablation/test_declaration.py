@@ -64,10 +64,13 @@ def test_every_key_is_read(read) -> None:
 
 def test_the_baseline_is_filled_in(read) -> None:
     declared = read("starts={first: 3, most: 4}")
-    pairs, of = (("gvpo", "grpo", "higher"), ("ppo", "gvpo", "equal")), "area of gold_response/probability"
+    pairs, of = (
+        (("gvpo", "grpo", "higher"), ("ppo", "gvpo", "equal")),
+        "mean over steps of gold_response/probability",
+    )
     assert declared.comparisons == [
         Comparison(
-            **{"name": f"{variant} − {against}, {of}", "variant": variant, "against": against},
+            **{"name": f"{variant} − {against}, {of}", "of": of, "variant": variant, "against": against},
             **{"measure": "area", "expected": expected, "weights": {variant: 1, against: -1}},
         )
         for variant, against, expected in pairs

@@ -106,8 +106,8 @@ def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
     assert headings[1][1:] == ["Differences", "Curves", "Checks and costs", "Provenance"]
     # 1/4 + 1/10 at the middle step is the area of both variants with seed 1.
     for part in (
-        ">exploratory</b> nothing was declared before the runs, so nothing here is a finding<",
-        "<li>other − base, area of val/&lt;acc&gt;, 1 start: +0.000 (no interval)</li>",
+        ">exploratory</b> no hypothesis was declared before the runs: take differences as hints<",
+        "<li>other − base, mean over steps of val/&lt;acc&gt;, 1 seed: +0.000 (no interval)</li>",
         "<figcaption>mean difference with its 95 % interval; hollow: each start</figcaption>",
     ):
         assert exploratory.count(part) == 1
@@ -124,4 +124,5 @@ def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
 
 
 def test_each_outcome_has_a_colour() -> None:
-    assert {*get_args(Outcome), "control shown", "control missed", "exploratory"} == {*COLOURS}
+    others = {"higher", "lower", "control shown", "control missed", "exploratory"}
+    assert {*get_args(Outcome), *others} - {"shown", "opposite"} == {*COLOURS}

@@ -88,7 +88,7 @@ def test_a_pilot(plan: Plan, pilot, tmp_path: Path, of_table: bool) -> None:
     if of_table:
         source = write_table(read_results(source), tmp_path / "pilot.parquet")
     shown = plan("--pilot", source).output
-    assert "2 comparisons of the final of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown
+    assert "2 comparisons of the last value of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown
     assert f"{SD:.3f} (from {source}: base, a; 6 starts; 5 degrees of freedom)" in shown
     found = cells(shown)
     assert [*found] == [8, 16]

@@ -39,8 +39,8 @@ def test_only_finished_runs_are_compared_and_by_seed(folder: Path) -> None:
 
 # Areas over steps 0 … 2: 1/8 and 3/16 with seed 1, 1/16 and 3/16 with seed 2. The differences 1/16 and 1/8
 # have the mean 3/32 and the std √2/32; with t = 12.7062 (one degree of freedom) half the interval is 0.3971.
-BY_HAND = "other.one − grpo, area of acc, 2 starts: +0.094 (−0.303 … 0.491)"
-NOTHING_DECLARED = "nothing was declared before the runs, so nothing here is a finding"
+BY_HAND = "other.one − grpo, mean over steps of acc, 2 seeds: +0.094 (−0.303 … 0.491)"
+NOTHING_DECLARED = "no hypothesis was declared before the runs: take differences as hints"
 """What a report no longer shows."""
 
 
@@ -50,7 +50,7 @@ def test_without_a_declaration_nothing_is_a_finding(ablate, folder: Path) -> Non
     assert said == [f"exploratory: {NOTHING_DECLARED}", BY_HAND]
     text = (folder / "report.md").read_text()
     assert f"- **exploratory**: {NOTHING_DECLARED}\n\n- {BY_HAND}\n" in text
-    assert r"| other.one | 4 | 0 | 0.00 |" in text
+    assert r"| other.one | 0.188 | 4 | 0 | 0.00 |" in text
     assert "not finished, and left out: other.one/seed-3" in text
     content = json.loads((folder / "report.json").read_text())
     assert content["statements"] == [{"label": "exploratory", "sentence": NOTHING_DECLARED}]
@@ -60,7 +60,7 @@ def test_without_a_declaration_nothing_is_a_finding(ablate, folder: Path) -> Non
 
 
 def test_verdicts_come_first_and_their_label_is_set_off(declared: Report, tmp_path: Path) -> None:
-    labels = ["undecided", "equal within the margin", "shown", "opposite", "not exercised"]
+    labels = ["undecided", "equal within the margin", "higher", "lower", "not exercised"]
     said = [(label, verdict.sentence) for label, verdict in zip(labels, declared.verdicts, strict=True)]
     write_files(declared, tmp_path)
     text = (tmp_path / "report.md").read_text()

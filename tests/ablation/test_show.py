@@ -31,17 +31,18 @@ def shown(ablate, declared: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_report_begins_with_the_verdicts_and_ends_with_files(declared: Report, shown) -> None:
     lines = shown().splitlines()
-    assert lines[:6] == [*(f"{each.outcome}: {each.sentence}" for each in declared.verdicts), ""]
+    assert lines[:6] == [*(f"{each.label}: {each.sentence}" for each in declared.verdicts), ""]
     rest = [" ".join(line.split()) for line in lines[6:] if line.strip() and "─" not in line]
     assert rest[:6] == [
         "checks",
         "check variant value result",
         "actor/pg_clipfrac, mean, at least 0.01 ppo 0.00996 missed",
         "lr1e-3 lower than grpo lr1e-3 −0.25 passed",
-        "what a run took, mean over seeds",
-        "variant seconds of steps tokens trained on peak memory of the actor, GB",
+        "means over seeds",
+        f"variant {declared.results.settings.shown} seconds of steps "
+        "tokens trained on peak memory of the actor, GB",
     ]
-    assert rest[6:-4] == [f"{variant} 4 21 3.00" for variant in declared.results.variants]
+    assert rest[6:-4] == [f"{variant} 0.250 4 21 3.00" for variant in declared.results.variants]
     names = ["report.json", "report.md", "report.html", "metrics.parquet"]
     assert [Path(line).name for line in rest[-4:]] == names
 
@@ -51,7 +52,7 @@ def test_the_label_is_coloured_on_a_terminal(shown, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm")
     # bold, white, on #00694a, which is (0, 105, 74)
-    assert "\x1b[1;37;48;2;0;105;74mshown:\x1b[0m gvpo − grpo, area of" in shown()
+    assert "\x1b[1;37;48;2;0;105;74mhigher:\x1b[0m gvpo − grpo, area of" in shown()
 
 
 def step(acc: float, seconds: float) -> dict[str, float]:

@@ -55,4 +55,4 @@ class TestAFinalValueIsOfTheLastStep:
 
 def test_small_numbers_are_not_shown_as_zero() -> None:
     numbers = Paired(by_seed={1: 5e-5, 2: 6e-5}, difference=5.5e-5, low=-5.14e-3, high=0.0123)
-    assert in_words("b − a", numbers) == "b − a, 2 starts: +5.5e−05 (−0.0051 … 0.012)"
+    assert in_words("b − a", numbers) == "b − a, 2 seeds: +5.5e−05 (−0.0051 … 0.012)"

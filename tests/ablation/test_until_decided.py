@@ -83,7 +83,11 @@ def needed(verl: Verl, first: int = 4) -> int:
 
 
 def sentences(output: str) -> list[str]:
-    return [line for line in output.splitlines() if re.match(r"(positive control )?\w+ − ", line)]
+    return [
+        line
+        for line in output.splitlines()
+        if re.search(r"\w+ (is (higher|lower) than|equals|differs from) ", line)
+    ]
 
 
 def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, tmp_path: Path) -> None:
