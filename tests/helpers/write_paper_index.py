@@ -10,19 +10,19 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
 INTRODUCTION = """# Papers
 
-Every paper with a preset, whose NAME leads to its page. Settings are those that presets and pages cite; updates
-are per rollout, mini-batches in prompts. The embedded task is trained [without a GPU](cpu.md) by
+Every paper with a preset, whose NAME leads to its page. Settings have prompts × responses,
+mini-batches in prompts, and updates per rollout. The embedded task is trained [without a GPU](cpu.md) by
 
 ```bash
 bash examples/quickstart.sh --algo NAME
 ```
 
-On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), a training of yours `+algo=NAME`. All
-[learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
+On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), a training of yours `+algo=NAME`. 24
+were trained here, and all [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
 
 Written by `python tests/helpers/write_paper_index.py`.
 """
-HEAD = "| paper | what it fixes | the settings that its authors ran | preset |\n|---|---|---|---|\n"
+HEAD = "| paper | what it fixes | authors' settings | preset |\n|---|---|---|---|\n"
 GROUPS = {
     "Start here": ("grpo", "grpo_process", "ppo_kl", "dapo", "dr_grpo", "gvpo"),
     "Sequence level": ("gspo", "gmpo", "luspo", "vespo"),
@@ -33,23 +33,23 @@ GROUPS = {
 """Every preset, in one of them."""
 SETTINGS = {
     "grpo": "lr 1e-6, 64 responses, KL 0.04",
-    "dapo": "lr 1e-6, 512 prompts × 16, mini-batches of 32",
-    "dr_grpo": "lr 1e-6, 128 prompts × 8, one update",
-    "gvpo": "lr 1e-6, 1024 prompts × 4, mini-batches of 256, β 0.1",
+    "dapo": "lr 1e-6, 512 × 16, mini-batches of 32",
+    "dr_grpo": "lr 1e-6, 128 × 8, one update",
+    "gvpo": "lr 1e-6, 1024 × 4, mini-batches of 256, β 0.1",
     "gspo": "four updates, clip 3e-4 and 4e-4",
-    "gmpo": "lr 1e-6, 128 prompts × 8, 3000 tokens",
+    "gmpo": "lr 1e-6, 128 × 8, 3000 tokens",
     "luspo": "clip 2e-3 and 2.5e-3",
     "vespo": "lr 1e-6, 2048 prompts, mini-batches of 256",
     "icepop": "Ring-1T: bounds 0.5 and 5",
-    "dppo": "lr 1e-6, 256 prompts × 16, mini-batches of 32",
+    "dppo": "lr 1e-6, 256 × 16, mini-batches of 32",
     "ipo": "eps 0.1, kl_tau 1e-3; later 0.3 and 0",
     "clip_cov": "256 prompts, mini-batches of 32",
     "ppo": "clip 0.2",
     "rloo": "KL 0.03",
     "lite_ppo": "8 responses, temperature 0.99, top_p 0.99, top_k 100",
     "sapo": "τ 1 and 1.05",
-    "gdpo": "lr 1e-6, 512 prompts × 4, mini-batches of 128",
-    "maxrl": "lr 1e-6, 256 prompts × 16, one update",
+    "gdpo": "lr 1e-6, 512 × 4, mini-batches of 128",
+    "maxrl": "lr 1e-6, 256 × 16, one update",
 }
 """What the presets' comments or pages say of the authors' trainings; of a paper its first preset's."""
 
