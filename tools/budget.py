@@ -28,8 +28,8 @@ LIMITS = {
     "algorithms' names as strings": 0,
     "lines of tests": 25361,
     "lines of benchmarks": 1774,
-    "tracked tree, MB": 9.6,
-    "hand-written words in docs": 10894,
+    "tracked tree, MB": 9.4,
+    "hand-written words in docs": 10892,
     "words of README": 599,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")

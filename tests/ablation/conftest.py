@@ -109,8 +109,6 @@ def leave(tmp_path: Path) -> Callable[..., Path]:
 
 
 PRIMARY = "gold_response/probability"
-KINDS = {"shown": "higher", "opposite": "lower"}
-"""Outcome → kind of finding, where they differ."""
 
 
 @pytest.fixture
@@ -146,7 +144,7 @@ def declared(tmp_path: Path, grid_of) -> Report:
                 **{"name": f"{variant} − grpo, area of {PRIMARY}", "weights": {variant: 1, "grpo": -1}},
                 **{
                     "outcome": outcome,
-                    "label": KINDS.get(outcome, outcome),
+                    "label": {"shown": "higher", "opposite": "lower"}.get(outcome, outcome),
                     "sentence": sentence,
                     "by_seed": {1: first, 2: first + 0.02},
                 },

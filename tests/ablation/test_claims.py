@@ -142,9 +142,6 @@ class TestNumbers:
         assert second.outcome == "shown"
 
 
-LABELS = ("higher", "lower", "equal within the margin")
-
-
 class TestSentences:
     @pytest.mark.parametrize(
         ("mean", "expected", "said"),
@@ -166,7 +163,7 @@ class TestSentences:
         numbers = f"{mean:+.2g}" if abs(mean) < 0.01 else f"{mean:+.3f}"
         numbers += f" (96% interval {low:.3f} to {high:.3f}; 8 seeds; p = {p:.2g})"
         assert found.sentence == f"{claim} in the last value of acc: {numbers}, {end}".replace("-", "−")
-        assert found.label == next(each for each in LABELS if each[:5] in claim)
+        assert found.label.partition(" ")[0][:5] in claim
 
     def test_undecided(self, grid: Grid) -> None:
         (found,) = grid({"a": NOISY}, expect=HIGHER).verdicts

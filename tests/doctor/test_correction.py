@@ -16,7 +16,6 @@ STATIC = f"{ACTOR}.use_dynamic_bsz=false trainer.n_gpus_per_node=8"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 OTHER_MICRO = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
 MODE, PARTS = "trainer.v1.trainer_mode", "trainer.v1.separate_async.parameter_sync_step"
-OF_OURS = "trainer.v1.grpo_ext_separate_async.parameter_sync_step"
 BETA, SCALE, MINI = "gvpo_beta=0.2", "algorithm.grpo_ext.scale_reward", f"{ACTOR}.ppo_mini_batch_size"
 ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"
 BUFFER = "reward.reward_kwargs.overlong_buffer_cfg.len=32"
@@ -30,7 +29,7 @@ MISTAKES = [
     ("composition", "+algo=[lite_ppo,grpo]", GRPO, ""),
     ("options", f"{GRPO} +{SCALE}=group", f"{GRPO} ++{SCALE}s=group", SCALE),
     ("composition", f"{GRPO} {SCALE}=group", f"{GRPO} ++{SCALE}s=group", SCALE),
-    ("verl", f"{GVPO} +{ACTOR}.{BETA}", f"{GVPO} {ACTOR}.policy_loss.{BETA}", f"{ACTOR}.gvpo_beta"),
+    ("types", f"{GVPO} +{ACTOR}.{BETA}", f"{GVPO} {ACTOR}.policy_loss.{BETA}", f"{ACTOR}.gvpo_beta"),
     # a micro-batch size for each of three models
     ("verl", f"{GRPO} {STATIC}", f"{GRPO} {STATIC} {SIZES}", ""),
     # 33 · 4 rows are not a multiple of 8 GPUs; 34 · 4 are.

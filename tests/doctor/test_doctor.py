@@ -94,10 +94,8 @@ WRONG = [
     # what neither a row of tested values nor the probe sees
     ("bypass", "topr", f"{BYPASS} {NARROW}", ""),
     ("bypass", "dapo", f"{BYPASS} {RAW} {COOL}", MENDS),
-    ("bypass", "grpo", f"{WEIGHTED} {RAW} {COOL}", MENDS),
     ("rollout-log-probs", "vespo", f"{BYPASS} {LOGITS}", MENDS),
     ("rollout-log-probs", "dr_grpo", f"{REJECTION} {LOGPROBS}=processed_logits", ""),
-    ("rollout-log-probs", "luspo", f"{WEIGHTED} {UNRECORDED}", ""),
     ("rollout-log-probs", "vespo", f"{BYPASS} {UNRECORDED}", MENDS),
     ("settings", "vespo", f"{ACTOR}.policy_loss.vespo_lambda_pos=0", ""),
     ("settings", "clip_cov", f"{ACTOR}.policy_loss.clip_cov_lb=5 {ACTOR}.policy_loss.clip_cov_ub=1", ""),

@@ -10,13 +10,11 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-import torch
 from data_files import write_prompts
 from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from safetensors.torch import save_file
 from strategies import DEEP, as_json, fuzzing, json_files, texts, values
 from test_fuzz_readers import GRID_OF_TWO, yaml_files
 from typer.testing import CliRunner
@@ -36,7 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     write_prompts(folder / "train.parquet")
     (folder / "model").mkdir()
-    save_file({"weight": torch.zeros(2)}, folder / "model" / "model.safetensors")
     return folder
 
 
@@ -64,13 +61,11 @@ def ends_with_a_word(*arguments: str) -> int:
 @given(
     arguments=st.lists(
         st.sampled_from(["report", "ablate", "iterate", "plan", "invariance", "prepare", "--seed", "--help"])
-        | st.sampled_from(["g.yaml", "--run", "--dry-run", "--jobs", "--output"])
-        | st.sampled_from(["--output", "nan", "-1", "/nowhere", "--json"])
+        | st.sampled_from(["g.yaml", "--jobs", "--output", "nan", "-1", "/nowhere", "--json"])
         | texts,
         max_size=4,
     ).filter(lambda words: words[:1] not in (["doctor"], ["invariance"]) and "chain_sum" not in words)
 )
-@example(arguments=["report", "\x00"])
 @example(arguments=["ablate", "report", "\x00"])
 @example(arguments=["ablate", "report", "."])
 @example(arguments=["ablate", "\ud800.yaml"])

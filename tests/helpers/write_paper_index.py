@@ -1,7 +1,10 @@
 """Write docs/papers.md from the catalogue's records: ``python tests/helpers/write_paper_index.py``."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+
+import yaml
 
 from grpo_verl_ext.catalogue import ALGORITHMS, PRESETS, Algorithm
 from grpo_verl_ext.utils.keys import ESTIMATOR, LOSS
@@ -23,49 +26,22 @@ were trained here, and all [learn](../examples/ablations/RESULTS.md#does-every-p
 Written by `python tests/helpers/write_paper_index.py`.
 """
 HEAD = "| paper | what it fixes | authors' settings | preset |\n|---|---|---|---|\n"
-GROUPS = {
-    "Start here": ("grpo", "grpo_process", "ppo_kl", "dapo", "dr_grpo", "gvpo"),
-    "Sequence level": ("gspo", "gmpo", "luspo", "vespo"),
-    "Off-policy": ("topr", "cispo", "icepop", "dppo", "dppo_kl", "bpo", "klpo", "ipo"),
-    "Entropy": ("clip_cov", "kl_cov"),
-    "Others": ("ppo", "rloo", "kimi", "lite_ppo", "sapo", "grpo_unbiased_kl", "gdpo", "maxrl", "bnpo"),
-}
-"""Every preset, in one of them."""
-SETTINGS = {
-    "grpo": "lr 1e-6, 64 responses, KL 0.04",
-    "dapo": "lr 1e-6, 512 × 16, mini-batches of 32",
-    "dr_grpo": "lr 1e-6, 128 × 8, one update",
-    "gvpo": "lr 1e-6, 1024 × 4, mini-batches of 256, β 0.1",
-    "gspo": "four updates, clip 3e-4 and 4e-4",
-    "gmpo": "lr 1e-6, 128 × 8, 3000 tokens",
-    "luspo": "clip 2e-3 and 2.5e-3",
-    "vespo": "lr 1e-6, 2048 prompts, mini-batches of 256",
-    "icepop": "Ring-1T: bounds 0.5 and 5",
-    "dppo": "lr 1e-6, 256 × 16, mini-batches of 32",
-    "ipo": "eps 0.1, kl_tau 1e-3; later 0.3 and 0",
-    "clip_cov": "256 prompts, mini-batches of 32",
-    "ppo": "clip 0.2",
-    "rloo": "KL 0.03",
-    "lite_ppo": "8 responses, temperature 0.99, top_p 0.99, top_k 100",
-    "sapo": "τ 1 and 1.05",
-    "gdpo": "lr 1e-6, 512 × 4, mini-batches of 128",
-    "maxrl": "lr 1e-6, 256 × 16, one update",
-}
-"""What the presets' comments or pages say of the authors' trainings; of a paper its first preset's."""
+GROUPS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text("utf-8"))
+"""Group → preset → its authors' settings."""
+SETTINGS = {name: said for group in GROUPS.values() for name, said in group.items()}
 
 
 def page() -> str:
     """The text of the page."""
-    assert sorted(sum(GROUPS.values(), ())) == sorted(PRESETS), "each preset is in one group"
-    groups = "".join(f"\n## {group}\n\n{HEAD}{_rows(names)}" for group, names in GROUPS.items())
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(PRESETS)
+    groups = ""
+    for group, names in GROUPS.items():
+        rows = (f"| {' | '.join(_row(of_paper))} |\n" for of_paper in _papers(names))
+        groups += f"\n## {group}\n\n{HEAD}{''.join(rows)}"
     return f"{INTRODUCTION}{groups}{''.join(_exception(each) for each in ALGORITHMS.values())}"
 
 
-def _rows(names: tuple[str, ...]) -> str:
-    return "".join(f"| {' | '.join(_row(of_paper))} |\n" for of_paper in _papers(names))
-
-
-def _papers(names: tuple[str, ...]) -> list[list[Algorithm]]:
+def _papers(names: Iterable[str]) -> list[list[Algorithm]]:
     """The algorithms of each paper, by its date; those without one at the end."""
     papers: dict[str, list[Algorithm]] = {}
     for algorithm in (each for each in ALGORITHMS.values() if each.has_preset and each.name in names):
@@ -84,7 +60,7 @@ def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
     paper = f"{first.title}, [{number}](https://arxiv.org/abs/{number})" if number else first.paper
     cells = (
         [each.fixes for each in algorithms if each.fixes],
-        [SETTINGS.get(first.name, "not given")],
+        [SETTINGS[first.name]],
         [f"[`{each.name}`](algorithms/{each.name}.md)" for each in algorithms],
     )
     return (paper, *("<br>".join(dict.fromkeys(cell)).replace("|", r"\|") for cell in cells))

@@ -74,7 +74,11 @@ def _rows(model: type[Section]) -> Iterator[tuple[str, str, str]]:
     for key, (section, name) in model.all_keys("").items():
         field = section.model_fields[name]
         default = as_typed([*field.default] if isinstance(field.default, tuple) else field.default)
-        yield f"`{key}`", _valid(default, section.said(name)["valid"]), field.description or ""
+        yield (
+            f"`{key}`",
+            _valid(default, section.said(name)["valid"]),
+            (field.description or "").replace("|", r"\|"),
+        )
 
 
 def _valid(default: str, valid: str | tuple[str, ...]) -> str:

@@ -10,7 +10,6 @@ import torch
 from data_files import COUNT, write_prompts
 from omegaconf import DictConfig, OmegaConf
 from processes import Python
-from safetensors.torch import save_file
 
 from grpo_verl_ext import driver, preflight
 from grpo_verl_ext.catalogue.requires import OUR_MODES
@@ -25,7 +24,6 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen2"}')
-    save_file({"weight": torch.zeros(2)}, folder / "model.safetensors")
     return folder
 
 

@@ -102,8 +102,7 @@ def test_a_value_that_nothing_reads_as_it_is_typed_is_a_warning(word: str, line:
         *(f"{ACTOR}.clip_ratio_c=null", "actor_rollout_ref.rollout.top_k=-1", "data.seed=1"),
         *("algorithm.filter_groups=null", "algorithm.rollout_correction=null", "data.custom_cls.path=null"),
         *("trainer.experiment_name=${oc.env:EIGHT}", "reward.reward_manager.module=null"),
-        # Hydra's own, which only a training knows
-        f"{EPOCHS}=${{hydra:job.num}}",
+        f"{EPOCHS}=${{hydra:job.num}}",  # Hydra's own, which only a training knows
         "transfer_queue.backend.MooncakeStore.global_segment_size=4gb",
     ],
 )

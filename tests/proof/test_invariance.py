@@ -24,7 +24,6 @@ from grpo_verl_ext.proof.batch import MAX_RESPONSE_LENGTH, SPLITS
 from grpo_verl_ext.proof.invariance import OUR_CASES, PRESET_CASES, VERL_CASES, Case, measure
 
 DTYPES = (torch.float32, torch.float64)
-RANKED = [torch.float64, pytest.param(torch.float32, marks=pytest.mark.ci)]
 CASES = {case.name: case for case in OUR_CASES}
 VERL = {case.name: case for case in VERL_CASES}
 PRESET = {case.name: case for case in PRESET_CASES}

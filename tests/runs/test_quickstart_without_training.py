@@ -58,11 +58,10 @@ def test_a_folder_that_is_not_a_run_is_refused_before_anything_is_made(here, mon
     assert contents(here) == before
 
 
-@pytest.mark.parametrize("algo", ["grop", "grp\u200bo"])
-def test_a_misspelt_preset_is_refused_before_anything_is_installed(algo: str) -> None:
+def test_a_misspelt_preset_is_refused_before_anything_is_installed() -> None:
     check = module("quickstart_arguments").check_algo
-    with pytest.raises(SystemExit, match=r"--algo is grp?.*o.*; valid are bnpo, .*Type: --algo grpo"):
-        check(algo)
+    with pytest.raises(SystemExit, match=r"--algo is grp<U\+200B>o; valid are bnpo, .*Type: --algo grpo"):
+        check("grp\u200bo")
     check("gvpo_distill")  # perhaps another package's
 
 

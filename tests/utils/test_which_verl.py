@@ -41,10 +41,7 @@ def refusal() -> str:
 
 @pytest.mark.parametrize(
     ("version", "known"),
-    [
-        ("0.9.1", "is a tested version"),
-        ("0.9.7.post1", "is newer; the newest tested version is 0.9.1"),
-    ],
+    [("0.9.1", "is a tested version"), ("0.9.7.post1", "is newer; the newest tested version is 0.9.1")],
 )
 def test_how_well_a_release_is_known(version: str, known: str, site: Path) -> None:
     """Metadata of another verl do not count, for Python imports the module."""
