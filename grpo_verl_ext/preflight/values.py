@@ -57,8 +57,8 @@ def wrong(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Finding]:
         default = usual.get(key, ...)
         home = homes.get(key.rpartition(".")[2], key)
         if home != key and key not in usual and key.startswith(("algorithm.", "actor_rollout_ref.")):
-            line, why = Line(f"++{home}={as_typed(value)}", without=(key,)), "nothing reads it there"
-            yield Finding(NAME, Severity.WARNING, Problem(key, value, line, why, valid=home))
+            line = Line(f"{'++' * (home not in given)}{home}={as_typed(value)}", without=(key,))
+            yield Finding(NAME, Severity.WARNING, Problem(key, value, line, "nothing reads it", home))
         if "${" in str(value):
             for problem in _interpolated(config, key, value, default):
                 yield Finding(NAME, Severity.ERROR, problem)
