@@ -210,7 +210,7 @@ def quickstart_arguments() -> dict[str, Any]:
 
 def examine_pip(arguments: list[str]) -> None:
     first, *requirements = arguments
-    assert first == "install"
+    assert first in ("install", "uninstall")
     if "--constraint" in requirements:
         at = requirements.index("--constraint")
         _, file = requirements[at : at + 2]
