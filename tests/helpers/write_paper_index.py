@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
 INTRODUCTION = """# Papers
 
-Every paper with a preset, whose NAME leads to its page. Settings have prompts × responses,
+Every preset, with what its paper fixes. Settings have prompts × responses,
 mini-batches in prompts, and updates per rollout. The embedded task is trained [without a GPU](cpu.md) by
 
 ```bash
