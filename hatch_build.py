@@ -1,8 +1,8 @@
 """Write the repository's address into the package's metadata: its links, and those of the README.
 
 The repository does not know its own address. Where a build is told it (``REPOSITORY_ADDRESS``, which the
-release workflow sets), the README's relative links lead there; elsewhere they stay as they are, and the
-metadata have no links.
+release workflow sets), the README installs from there, and its relative links lead there; elsewhere they
+stay as they are, and the metadata have no links.
 """
 
 import os
@@ -32,7 +32,7 @@ class AddressHook(MetadataHookInterface):
         if address := os.environ.get("REPOSITORY_ADDRESS", "").rstrip("/"):
             tag = f"v{metadata['version']}"
             metadata["urls"] = {name: address + place.format(tag=tag) for name, place in PLACES.items()}
-            text = with_absolute_links(text, address, tag)
+            text = with_absolute_links(text, address, tag).replace("$REPOSITORY_ADDRESS", address)
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 

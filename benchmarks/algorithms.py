@@ -72,7 +72,7 @@ def loss_calls(responses: int, tokens: int, device: str) -> dict[str, Call]:
     prompts = torch.arange(responses, device=device) // ROWS_PER_PROMPT
     size, zeros = torch.full_like(prompts, ROWS_PER_PROMPT), torch.zeros(responses, device=device)
     groups = GroupRows(prompts, size, drift=zeros, old_deviation=zeros, anchor_deviation=zeros)
-    inputs = {"statistic": torch.zeros_like(old)}
+    inputs = {name: torch.zeros_like(old) for name in ("statistic", "ref_log_prob", "rollout_log_prob")}
 
     def call(loss_fn: Callable[..., tuple[Tensor, dict[str, Any]]], config: ActorConfig) -> None:
         own = {"loss_agg_mode": config.loss_agg_mode, "config": config, "rollout_is_weights": None}

@@ -1,5 +1,9 @@
-"""The documentation site: ``sphinx-build -W --keep-going -q docs build/site``, part of tests/run.sh."""
+"""The documentation site: ``sphinx-build -W --keep-going -q docs build/site``, part of tests/run.sh.
 
+Where ``REPOSITORY_ADDRESS`` is set, the navigation leads to the repository, and README installs from there.
+"""
+
+import os
 import sys
 from pathlib import Path
 
@@ -58,6 +62,7 @@ NAVIGATION = """
 
 Start <self>
 README <repository/README>
+Repository <$REPOSITORY_ADDRESS>
 glossary
 ```
 
@@ -145,11 +150,14 @@ repository/CHANGELOG
 """
 
 
-def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Append its table of contents to the first page; GitHub would show it as code."""
+def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Fill in the address; append to the first page its table of contents, shown as code by GitHub."""
     source[0] += NAVIGATION if docname == app.config.root_doc else ""
+    if address := os.environ.get("REPOSITORY_ADDRESS", "").rstrip("/"):
+        source[0] = source[0].replace("$REPOSITORY_ADDRESS", address)
+    source[0] = source[0].replace("Repository <$REPOSITORY_ADDRESS>\n", "")
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.connect("source-read", add_navigation)
+    app.connect("source-read", prepare)

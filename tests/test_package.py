@@ -108,6 +108,7 @@ def test_links_lead_to_the_repository_that_the_build_was_told_of(wheel: zipfile.
     assert f"Changelog, {ADDRESS}/blob/{tag}/CHANGELOG.md" in metadata.get_all("Project-URL", [])
     text = metadata.get_payload()
     targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert f'pip install "git+{ADDRESS}"' in text
     relative = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
     assert len(targets) == len(relative) > 30
     assert [target for target in targets if not target.startswith("https://")] == []

@@ -217,7 +217,7 @@ def examine_pip(arguments: list[str]) -> None:
         assert (ROOT / file).is_file(), file
         del requirements[at : at + 2]
     for requirement in requirements:
-        named = re.fullmatch(r"(?:\.|grpo-verl-ext)(?:\[(.+)\])?", requirement)
+        named = re.fullmatch(r"(?:\.|grpo-verl-ext|git\+\$REPOSITORY_ADDRESS)(?:\[(.+)\])?", requirement)
         assert named, requirement
         assert not named[1] or set(named[1].split(",")) <= extras(), requirement
 
