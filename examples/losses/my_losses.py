@@ -1,7 +1,7 @@
 """Example of a loss of your own: a policy gradient with a soft limit on the ratio, for GRPO's advantages.
 
 export PYTHONPATH=examples/losses VERL_USE_EXTERNAL_MODULES=my_losses
-python3 -m verl.trainer.main_ppo +algo=grpo actor_rollout_ref.actor.policy_loss.loss_mode=soft_ratio …
+python3 -m verl.trainer.main_ppo +algo@_global_=grpo actor_rollout_ref.actor.policy_loss.loss_mode=soft_ratio
 grpo-verl-ext invariance --loss soft_ratio --loss-agg-mode seq-mean-token-mean
 """
 

@@ -1,4 +1,4 @@
-"""Reward function for `+algo=grpo_process` on GSM8K: each written equation is a step, right if it holds.
+"""Reward function for preset `grpo_process` on GSM8K: each written equation is a step, right if it holds.
 
     reward.custom_reward_function.path=examples/rewards/gsm8k_steps.py
 

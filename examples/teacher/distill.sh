@@ -6,7 +6,7 @@
 # The teacher has GPUs of its own, TEACHER_GPUS of each node beside the N_GPUS that train and sample; a server takes two.
 # For a teacher with the student's tokenizer set READS=tokens.
 #
-# Data: examples/train/prepare_data.sh math. Once: pip install -e examples/teacher. Settings and their sources: +task=math, +algo=gvpo_distill. Samples, epochs and α are those
+# Data: examples/train/prepare_data.sh math. Once: pip install -e examples/teacher. Settings and their sources: +task=math, +algo@_global_=gvpo_distill. Samples, epochs and α are those
 # that notes on GVPO++ (arXiv 2609.21432) report: 256 prompts × 4 responses, two epochs.
 # Run the same command again to resume from the last checkpoint in OUTPUTS.
 #
@@ -27,7 +27,7 @@ TEACHER_GPUS=${TEACHER_GPUS:-4}
 
 python3 -m verl.trainer.main_ppo \
   +task=math \
-  +algo=gvpo_distill \
+  +algo@_global_=gvpo_distill \
   task.folder="$DATA" \
   task.model="$MODEL" \
   ++algorithm.grpo_ext.teacher.reads="$READS" \

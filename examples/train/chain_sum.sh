@@ -16,7 +16,7 @@ python3 -m grpo_verl_ext prepare chain_sum --seed 1
 # a tiny model needs neither flash-attn nor compiling, and little of the GPU
 python3 -m verl.trainer.main_ppo \
   +task=chain_sum \
-  +algo="$ALGO" \
+  +algo@_global_="$ALGO" \
   actor_rollout_ref.model.use_remove_padding=false \
   +actor_rollout_ref.model.override_config.attn_implementation=sdpa \
   actor_rollout_ref.model.enable_gradient_checkpointing=false \

@@ -5,7 +5,7 @@
 #   ALGO=dapo bash examples/train/gsm8k.sh [key=value …]
 #   ALGO=gvpo MODEL=Qwen/Qwen2.5-1.5B-Instruct N_GPUS=4 bash examples/train/gsm8k.sh
 #
-# Data: prepare_data.sh. Several nodes: several_nodes.sh. Settings and their sources: +task=gsm8k, +algo=….
+# Data: prepare_data.sh. Several nodes: several_nodes.sh. Settings and their sources: +task=gsm8k, +algo@_global_=….
 # Run the same command again to resume from the last checkpoint in OUTPUTS.
 #
 # Tests compose this script's command with verl's configuration and validate it, for each ALGO, on 1 and 16 GPUs.
@@ -35,7 +35,7 @@ fi
 # epochs and frequencies are those of verl's examples/grpo_trainer/run_qwen2-7b_seq_balance.sh
 python3 -m verl.trainer.main_ppo \
   +task=gsm8k \
-  +algo="$ALGO" \
+  +algo@_global_="$ALGO" \
   task.folder="$DATA" \
   task.model="$MODEL" \
   "${REWARD[@]}" \

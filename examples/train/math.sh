@@ -8,7 +8,7 @@
 # spread over the GPUs; ALGO=ppo needs twice that, for its critic. If that does not fit beside vLLM, set OFFLOAD=true.
 # A checkpoint has 12 bytes per parameter, 91 GB; two are kept.
 #
-# Data: prepare_data.sh. Several nodes: several_nodes.sh. Settings and their sources: +task=math, +algo=….
+# Data: prepare_data.sh. Several nodes: several_nodes.sh. Settings and their sources: +task=math, +algo@_global_=….
 # Run the same command again to resume from the last checkpoint in OUTPUTS.
 #
 # Tests compose this script's command with verl's configuration and validate it, for each ALGO, on 1 and 16 GPUs.
@@ -39,7 +39,7 @@ fi
 # epochs and frequencies are those of verl's examples/grpo_trainer/run_qwen2-7b_math.sh
 python3 -m verl.trainer.main_ppo \
   +task=math \
-  +algo="$ALGO" \
+  +algo@_global_="$ALGO" \
   task.folder="$DATA" \
   task.model="$MODEL" \
   actor_rollout_ref.actor.fsdp_config.param_offload="$OFFLOAD" \

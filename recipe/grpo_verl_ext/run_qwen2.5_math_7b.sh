@@ -25,7 +25,7 @@ N_NODES=${N_NODES:-1}
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # authors: 1024 prompts × 4 in mini-batches of 256 prompts, lr 1e-6, 1024 tokens for prompt and response, 15 epochs;
-# β 0.1 and no KL are those of +algo=gvpo. For avg@32 on AIME validation samples, at the temperature of training (ours).
+# β 0.1 and no KL are those of +algo@_global_=gvpo. For avg@32 on AIME validation samples, at the temperature of training (ours).
 SETTINGS=(
   data.val_files="$DATA/benchmarks.parquet"
   data.train_batch_size=1024

@@ -110,7 +110,9 @@ def test_a_loss_of_ones_own_is_known_in_every_process_that_imports_verl(
 @pytest.mark.usefixtures("registries")
 def test_every_command_is_one(page: Path) -> None:
     for command in commands(page):
-        register_own_loss(command)
+        if "VERL_USE_EXTERNAL_MODULES=" in command:  # which registers the reader's loss
+            for name in re.findall(r"policy_loss\.loss_mode=(\w+)", command):
+                core_algos.POLICY_LOSS_REGISTRY.setdefault(name, examine)
         examine(command)
     for code in inline_code(page):
         words = words_of(code)
@@ -119,11 +121,10 @@ def test_every_command_is_one(page: Path) -> None:
                 examine(code)
 
 
-def register_own_loss(command: str) -> None:
-    """A command with a module of the reader's also has the loss that this module registers."""
-    if "VERL_USE_EXTERNAL_MODULES=" in command:
-        for name in re.findall(r"policy_loss\.loss_mode=(\w+)", command):
-            core_algos.POLICY_LOSS_REGISTRY.setdefault(name, examine)
+def test_the_short_form_that_trains_ppo_without_the_plugin_is_only_explained() -> None:
+    files = (*PAGES, *(ROOT / "examples").rglob("*.sh"), *(ROOT / "examples").rglob("*.md"))
+    short = {file.stem for file in files if "+algo=" in file.read_text()}
+    assert short == {"README", "api", "conformance", "settings", "troubleshooting"}
 
 
 def examine(command: str) -> None:
@@ -224,8 +225,7 @@ def examine_pip(arguments: list[str]) -> None:
 
 def extras() -> set[str]:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    section = project.split("[project.optional-dependencies]\n")[1].split("\n[")[0]
-    return set(re.findall(r"^(\w+) = \[", section, re.M))
+    return set(re.findall(r"^(\w+) = \[", project.split("optional-dependencies]")[1].split("\n[")[0], re.M))
 
 
 PROGRAMS: dict[str, Callable[[list[str]], None]] = {

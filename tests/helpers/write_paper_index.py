@@ -20,7 +20,7 @@ mini-batches in prompts, and updates per rollout. The embedded task is trained [
 bash examples/quickstart.sh --algo NAME
 ```
 
-On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), a training of yours `+algo=NAME`. 24
+On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), yours `+algo@_global_=NAME`. 24
 were trained here, and all [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
 
 Written by `python tests/helpers/write_paper_index.py`.
