@@ -147,7 +147,7 @@ def _doctor(
         raise typer.BadParameter(f"-m is {module}; valid is {_MODULE}. Type: -m {_MODULE}")
     has_training = bool(overrides or module or (path, name) != (_PATH, _NAME))
     if fix and not has_training:
-        raise typer.BadParameter("--fix corrects a command line; none is given. Type: doctor --fix +algo=…")
+        raise typer.BadParameter("--fix corrects a command line. Type: doctor --fix +algo@_global_=…")
     from grpo_verl_ext.utils.which_verl import UnsupportedVerlError, which_verl
 
     where, status = "" if has_training else ", here and in a Ray worker", 2

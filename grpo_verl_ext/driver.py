@@ -138,7 +138,7 @@ def _refuse_or_warn(config: DictConfig) -> None:
     from grpo_verl_ext.preflight.environment import note_training
 
     for found in preflight.findings(config):
-        said = f"{found.problem} (silent with '++algorithm.grpo_ext.silence=[{found.check}]')"
+        said = f"{found.problem} (to skip this check: '++algorithm.grpo_ext.silence=[{found.check}]')"
         if found.severity is Severity.ERROR:
             sys.exit(f"grpo_verl_ext: {said}")
         say(f"{found.severity.value}: {said}")

@@ -229,7 +229,7 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, gr
 
 _DOC = """Compute the loss ``{name}`` of one mini-batch, and its metrics: (B, T) → (), () each.
 
-{source}. The preset is ``+algo={preset}``, whose values are the defaults.
+{source}. The preset is ``{preset}``, whose values are the defaults.
 
 {advantages}Loss: {loss}
 

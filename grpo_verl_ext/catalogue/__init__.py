@@ -153,17 +153,17 @@ def check_one_preset(
             valid="one preset",
             fix=f"the same command without {out} in a configuration file"
             if out
-            else Line(f"+algo={names[-1]}", more=f", or +algo={names[0]}"),
+            else Line(f"+algo@_global_={names[-1]}", more=f", or +algo@_global_={names[0]}"),
             seen=f"+algo is {' and '.join(names)}",
         )
     if names and (preset is None or (preset in PRESETS and preset != names[0])):
         raise SettingError(
             f"{SECTION}.preset",
             preset,
-            why=f"+algo={names[0]} is asked for: on Hydra's search path another file algo/{names[0]}.yaml "
+            why=f"preset {names[0]} is asked for: on Hydra's search path another file algo/{names[0]}.yaml "
             "stands before this package's",
             valid=names[0],
-            fix=f"mv algo/{names[0]}.yaml algo/mine.yaml in its folder, and +algo=mine",
+            fix=f"mv algo/{names[0]}.yaml algo/mine.yaml in its folder, and +algo@_global_=mine",
         )
 
 

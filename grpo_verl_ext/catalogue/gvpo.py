@@ -37,7 +37,7 @@ class GvpoOptions(Section):
         "a finite number > 0",
         "0.1",
         why=f"policy_loss.loss_mode={_NAME} needs its β",
-        fix=Line(f"+algo={_NAME}", more=f", or without the preset: {_WITHOUT_PRESET}"),
+        fix=Line(f"+algo@_global_={_NAME}", more=f", or without the preset: {_WITHOUT_PRESET}"),
     )
     gvpo_alpha: Annotated[Number, Field(ge=0)] = option(
         0.0, "α of a response's weight |y|^(−α); GVPO's is 0", "a finite number ≥ 0", "0"

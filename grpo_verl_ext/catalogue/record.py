@@ -193,14 +193,14 @@ def mode_of(loss: Loss) -> str | None:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm of a paper: what a training with its preset ``+algo=NAME`` consists of.
+    """An algorithm of a paper: what a training with its preset consists of.
 
     Attributes:
         name: the preset's, and its file's in ``config/algo``.
         paper: the source.
         average: ``actor.loss_agg_mode`` for a loss that averages as this key says; others have their own.
         paired: estimator and loss are each wrong without the other.
-        has_preset: whether ``+algo=NAME`` chooses it; without, estimator and loss are set by hand.
+        has_preset: whether a preset of its name chooses it; without, estimator and loss are set by hand.
         fixed: keys that other records leave to their user and this one does not.
         values_of: the preset whose other values it takes where it has none of its own.
         no_call: why `grpo_verl_ext.losses` has no function of it; empty if it has one.

@@ -18,9 +18,9 @@ VERLS_ESTIMATORS = (
 
 _VANILLA = VerlsLoss("vanilla")
 _GPG = VerlsLoss("gpg")
-_GEO_MEAN = VerlsLoss("geo_mean", exact_preset="+algo=gmpo")
-_CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo=clip_cov")
-_KL_COV = VerlsLoss("kl_cov", exact_preset="+algo=kl_cov")
+_GEO_MEAN = VerlsLoss("geo_mean", exact_preset="+algo@_global_=gmpo")
+_CLIP_COV = VerlsLoss("clip_cov", exact_preset="+algo@_global_=clip_cov")
+_KL_COV = VerlsLoss("kl_cov", exact_preset="+algo@_global_=kl_cov")
 _CLIPS = tuple(f"{ACTOR}.clip_ratio_{side}" for side in ("low", "high"))
 _GSPO_LOSS = VerlsLoss(
     "gspo",

@@ -1,4 +1,4 @@
-"""Presets for verl's command line (``+algo=…``, ``+platform=cpu``, ``+task=chain_sum``): YAML deltas only."""
+"""Presets of algorithms, the CPU platform and tasks for verl's command line: YAML deltas only."""
 
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec

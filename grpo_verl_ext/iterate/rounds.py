@@ -76,7 +76,7 @@ def compose_rounds(settings: IterateSettings) -> DictConfig:
     if asks_model and catalogue.learns_from_steps(own) != (preset is GRPO_PROCESS):
         seen = f"policy.overrides: algorithm.adv_estimator is {own.algorithm.adv_estimator}, which learns "
         seen += f"nothing from the model of reward_model.{label}"
-        raise IterateError(f"{seen}. Type: +algo={preset.name}")
+        raise IterateError(f"{seen}. Type: +algo@_global_={preset.name}")
     return rounds[0]
 
 

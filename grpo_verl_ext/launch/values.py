@@ -47,7 +47,7 @@ def words_of(preset: str, overrides: Sequence[str]) -> list[str]:
 def _sources(preset: str, overrides: Sequence[str]) -> dict[str, str]:
     """Return the source of each key; of two for a key the later one counts, as in Hydra."""
     own, paper = PRESETS[preset], ALGORITHMS[preset].paper
-    found = {key: f"+algo={preset}: {own.comments.get(key, paper)}" for key in own.leaves}
+    found = {key: f"preset {preset}: {own.comments.get(key, paper)}" for key in own.leaves}
     for word in overrides:
         group, choice = key_of(word), word.partition("=")[2]
         names = [] if "." in group or group == "algo" else [choice]

@@ -1,6 +1,6 @@
 """Check what makes an algorithm: its names, preset and options, and the groups and log-probs that it gets.
 
-Hydra lets ``key=value`` win over ``+algo=``, wherever they stand, so a preset in front of a script that sets
+Hydra lets ``key=value`` win over a preset, wherever they stand, so a preset in front of a script that sets
 estimator, loss or KL itself would train the script's algorithm under the preset's name: such values are
 reported.
 """
@@ -73,7 +73,7 @@ def _check_preset(config: DictConfig) -> None:
         return
     nearest, lost = get_close_matches(str(name), PRESETS, n=1), catalogue.FAILED.get(name)
     why = f"this algorithm of another package could not be loaded: {lost}" if lost else ""
-    fix = _MENDED if lost else Line(f"+algo={nearest[0]}" if nearest else f"~{PRESET}")
+    fix = _MENDED if lost else Line(f"+algo@_global_={nearest[0]}" if nearest else f"~{PRESET}")
     raise SettingError(PRESET, name, why=why, valid=tuple(sorted(PRESETS)), fix=fix)
 
 
@@ -84,7 +84,7 @@ def _advise_preset(config: DictConfig) -> Iterator[Problem]:
     if found := {key: unseen[key] for key in unseen if key not in catalogue.left_to_user(name)}:
         lines = {key: f"{key}={as_typed(now)}" for key, (_, now) in found.items()}
         pairs = "; ".join(f"{line}, in the preset {as_typed(found[key][0])}" for key, line in lines.items())
-        seen = f"+algo={name} chooses and rewards responses otherwise than its paper: {pairs}"
+        seen = f"preset {name} chooses and rewards responses otherwise than its paper: {pairs}"
         fix = Line(without=tuple(found), more=f"the same command without {' '.join(lines.values())}")
         yield Problem(PRESET, name, seen=seen, fix=fix)
 

@@ -133,7 +133,7 @@ def report(config: DictConfig) -> int:
     console.print(f"responses that must meet in an update: {_meeting(config)}")
     preset = written(config.algorithm).get("preset")
     if preset in PRESETS:
-        console.print(f"+algo={preset} sets, verl's default → the value now:")
+        console.print(f"preset {preset} sets, verl's default → the value now:")
         defaults, replaced = verls_defaults(), differing(config)
         for key in PRESETS[preset].leaves:
             default, now = (as_typed(setting(each, key)) for each in (defaults, config))

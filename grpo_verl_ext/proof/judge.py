@@ -178,7 +178,7 @@ def _another(probe: _Probe, training: Training, found: Tensor) -> Iterator[Findi
         return
     if (away := _distance(found, promise)) <= TOLERANCE:
         return
-    seen = f"+algo={algorithm.name} does not name what will be trained: on the probe's batch the gradient is "
+    seen = f"preset {algorithm.name} does not name what will be trained: its gradient on a probe's batch is "
     seen += f"{_percent(away)} away from that of {algorithm.name} ({algorithm.paper})"
     causes = {}
     if _distance(_quietly(papers, rollout), promise) <= TOLERANCE:

@@ -93,7 +93,7 @@ class Options(Section):
 
     preset: Text | None = option(
         None,
-        "the preset that `+algo=` names; values that replace its own are reported",
+        "the preset that the command line names; values that replace its own are reported",
         "a preset's name",
         "null",
     )

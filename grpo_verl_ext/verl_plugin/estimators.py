@@ -92,7 +92,7 @@ def _advantages(
     if lacks:
         raise ValueError(
             f"algorithm.adv_estimator={estimator.name} has no {lacks} of this package. Type: "
-            f"+algo={estimator.name.removesuffix('_outcome')}"
+            f"+algo@_global_={estimator.name.removesuffix('_outcome')}"
         )
     if estimator.needs_steps and steps is not None:
         baseline = compute.BASELINES[str(options.scale_rewards)]

@@ -82,7 +82,7 @@ def test_the_printed_command_can_be_pasted(whole: list[str]) -> None:
     assert result.exit_code == 0
     command = shlex.split(result.stdout.replace("\\\n", " "))
     assert command[-2:] == ["trainer.project_name=two words", "trainer.logger=[console,file]"]
-    assert "mended gradient: +algo=grpo does not name what will be trained" in result.stderr
+    assert "mended gradient: preset grpo does not name what will be trained" in result.stderr
 
 
 def test_json_has_the_command_and_what_was_mended(whole: list[str]) -> None:
@@ -96,7 +96,7 @@ def test_json_has_the_command_and_what_was_mended(whole: list[str]) -> None:
 def test_without_a_command_there_is_nothing_to_correct() -> None:
     result = CliRunner().invoke(app, ["doctor", "--fix"])
     assert result.exit_code == 2
-    assert "doctor --fix +algo=" in " ".join(result.stderr.replace("│", " ").split())
+    assert "doctor --fix +algo@_global_=" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

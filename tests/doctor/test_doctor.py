@@ -134,7 +134,7 @@ WRONG = [
     # mistakes in typing, and what verl says
     ("packages", "grpo", f"{LOGGER}=[console,clearml]", f"pip install clearml, or {LOGGER}=[console]"),
     ("group-size", "grpo", f"{ROLLOUT}.n=eight", f"{ROLLOUT}.n=8"),
-    ("composition", "dapo", "+algo@_global_=grpo", "+algo=grpo, or +algo=dapo"),
+    ("composition", "dapo", "+algo@_global_=grpo", "+algo@_global_=grpo, or +algo@_global_=dapo"),
     ("composition", "xyz", "", "+algo=<one of them>"),
     ("composition", "grpo", f"{GOLD}=3", f"+{GOLD}=3"),
     ("composition", "grpo", "trainer.qqq=3", "+trainer.qqq=3 if some code of yours reads it"),

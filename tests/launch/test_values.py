@@ -29,10 +29,10 @@ def test_a_value_is_the_papers_the_commands_the_tasks_or_verls() -> None:
     found = sources("grpo", *TASK, *mine)
     assert found[f"{ACTOR}.loss_agg_mode"] == (
         "seq-mean-token-mean",
-        "+algo=grpo: eq. 3: mean over the tokens of a response, then over responses",
+        "preset grpo: eq. 3: mean over the tokens of a response, then over responses",
     )
     # without a comment of its own: the record's paper
-    assert found[f"{ACTOR}.policy_loss.loss_mode"] == ("grpo", "+algo=grpo: arXiv 2402.03300, §4.1")
+    assert found[f"{ACTOR}.policy_loss.loss_mode"] == ("grpo", "preset grpo: arXiv 2402.03300, §4.1")
     assert found[f"{ACTOR}.kl_loss_coef"] == (0.001, "command line")
     assert found["data.train_batch_size"] == (32, "command line")
     assert found["actor_rollout_ref.rollout.n"] == (8, "+task=chain_sum")

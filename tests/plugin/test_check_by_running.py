@@ -119,7 +119,7 @@ def test_without_a_preset_nothing_is_said_of_one(capsys: pytest.CaptureFixture[s
         started(composed([f"{ACTOR}.policy_loss.loss_mode=dapo"]))
     said = capsys.readouterr().out
     assert "responses that must meet in an update: not needed" in said
-    assert "+algo=" not in said.partition("findings:")[2]
+    assert "+algo@_global_=" not in said.partition("findings:")[2]
 
 
 MEET = [

@@ -319,7 +319,7 @@ class TestGvpo:
         key = "actor_rollout_ref.actor.policy_loss.gvpo_beta"
         message = refusal(self.gvpo(key, beta))
         assert message.startswith(f"{key} is {shown}, but policy_loss.loss_mode=gvpo needs its β; valid is a")
-        assert f"Type: {'+algo=gvpo, or' if beta is None else f'{key}=0.1'}" in message
+        assert f"Type: {'+algo@_global_=gvpo, or' if beta is None else f'{key}=0.1'}" in message
 
     def test_a_wrong_anchor(self) -> None:
         message = refusal(self.gvpo("algorithm.grpo_ext.gvpo_anchor", "reference"))
@@ -346,7 +346,7 @@ class TestDriver:
         driver._refuse_or_warn(OmegaConf.create())
         assert capsys.readouterr().err == (
             "grpo_verl_ext: warning: a.key is 1; valid is two. Type: a.key=2 "
-            "(silent with '++algorithm.grpo_ext.silence=[budgets]')\n"
+            "(to skip this check: '++algorithm.grpo_ext.silence=[budgets]')\n"
         )
 
     def test_a_refusal_is_one_message_on_stderr_and_no_traceback(self, python: Python) -> None:
@@ -363,7 +363,7 @@ class TestDriver:
         (which_ray, line) = [line for line in found.stderr.splitlines() if line.startswith("grpo_verl_ext: ")]
         assert which_ray.startswith("grpo_verl_ext: Ray: one of its own")
         assert "group-size is tested with actor_rollout_ref.rollout.n ≥ 2; it is 1, which leaves" in line
-        assert line.endswith("(silent with '++algorithm.grpo_ext.silence=[group-size]')")
+        assert line.endswith("(to skip this check: '++algorithm.grpo_ext.silence=[group-size]')")
         assert "Traceback" not in found.stderr
 
 

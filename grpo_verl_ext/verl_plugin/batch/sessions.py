@@ -73,7 +73,7 @@ def refuse_several_outputs(
     if record.one_output:
         valid = f"one, for {record.one_output}"
         more = "or take an agent loop that returns one: actor_rollout_ref.rollout.agent.default_agent_loop=…"
-        line = f"+algo=grpo {line}, {more}"
+        line = f"+algo@_global_=grpo {line}, {more}"
     key = ESTIMATOR if isinstance(record, Estimator) else LOSS
     for session, outputs in Counter(each.rpartition("_")[0] for each in keys).items():
         if outputs > 1:

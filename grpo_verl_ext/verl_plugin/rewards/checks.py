@@ -139,7 +139,7 @@ def _check_steps(config: DictConfig) -> None:
     if not catalogue.learns_from_steps(config):
         return
     needs = "algorithm.adv_estimator=grpo_process needs"
-    check_loops_of_data(config, AGENT_LOOPS, f"{needs} one that keeps step rewards", "+algo=grpo")
+    check_loops_of_data(config, AGENT_LOOPS, f"{needs} one that keeps step rewards", "+algo@_global_=grpo")
     key, given = f"{_FUNCTION}.path", f"{_FUNCTION}.reward_kwargs.step_rewards"
     path, has_steps = setting(config, key), setting(config, given)
     is_kept = setting(config, _MANAGER) in ("naive", REWARD_MANAGER)
@@ -161,7 +161,7 @@ def _check_several(config: DictConfig) -> None:
     if len(set(names)) < max(2, len(names)):
         why = "GDPO normalises each of several rewards on its own (arXiv 2601.05242)"
         valid = "two or more different names that the reward function returns beside its score"
-        fix = Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo=grpo")
+        fix = Line(f"{_KEYS}=[correctness,format]", more=", or for one reward: +algo@_global_=grpo")
         raise SettingError(_KEYS, names, why=why, valid=valid, fix=fix)
     reported: Sequence[str] | None = () if verls.asks_model_alone(config) else None
     if reported is None and setting(config, _MANAGER) == "naive":

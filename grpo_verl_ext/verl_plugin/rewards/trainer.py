@@ -113,7 +113,7 @@ def _collected_rewards(batch: Any, data: TensorDict, keys: Sequence[str]) -> Ten
                 f"response {batch.keys[row]} ({{prompt}}_{{session}}_{{index}}) has "
                 f"{missing[0]}={reported.get(missing[0])!r}, which algorithm.gdpo_reward_keys names; valid "
                 f"are numbers that the reward function returns: {', '.join(numbers) or 'it returned none'}. "
-                f"Type: {several if len(numbers) > 1 else '+algo=grpo'}"
+                f"Type: {several if len(numbers) > 1 else '+algo@_global_=grpo'}"
             )
         rewards[row] = torch.tensor([float(reported[key]) for key in keys])
     return rewards.float()
