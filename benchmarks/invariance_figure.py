@@ -1,4 +1,4 @@
-"""Draw docs/invariance.svg: how far each loss's gradient is off when the mini-batch is cut differently.
+"""Draw docs/invariance.svg: how far each loss's gradient is off when the mini-batch is split differently.
 
 python benchmarks/invariance_figure.py [FILE]
 
@@ -47,7 +47,7 @@ def draw(errors: dict[str, Errors]) -> Figure:
         axes.annotate(listed, (0, row), (4, 0), textcoords="offset points", va="center", fontsize=7)
     highest = max(error for own in errors.values() for error in own.values())
     axes.set_xlim(0, 1.15 * highest)
-    axes.set_xlabel("largest relative error of the gradient over 18 cuts of one mini-batch, %")
+    axes.set_xlabel("largest relative error of the gradient over 18 splits of one mini-batch, %")
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     return figure

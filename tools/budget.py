@@ -26,11 +26,11 @@ LIMITS = {
     "public names per 1,000 lines": 33,
     "names in two or more modules": 7,
     "algorithms' names as strings": 0,
-    "lines of tests": 25361,
+    "lines of tests": 25359,
     "lines of benchmarks": 1774,
     "tracked tree, MB": 9.4,
-    "hand-written words in docs": 10892,
-    "words of README": 599,
+    "hand-written words in docs": 10889,
+    "words of README": 597,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
 NAMES_ALLOWED = ("catalogue", "config")

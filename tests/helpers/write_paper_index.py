@@ -22,8 +22,6 @@ bash examples/quickstart.sh --algo NAME
 
 On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), yours `+algo@_global_=NAME`. 24
 were trained here, and all [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
-
-Written by `python tests/helpers/write_paper_index.py`.
 """
 HEAD = "| paper | what it fixes | authors' settings | preset |\n|---|---|---|---|\n"
 GROUPS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text("utf-8"))
@@ -38,7 +36,8 @@ def page() -> str:
     for group, names in GROUPS.items():
         rows = (f"| {' | '.join(_row(of_paper))} |\n" for of_paper in _papers(names))
         groups += f"\n## {group}\n\n{HEAD}{''.join(rows)}"
-    return f"{INTRODUCTION}{groups}{''.join(_exception(each) for each in ALGORITHMS.values())}"
+    exceptions = "".join(_exception(each) for each in ALGORITHMS.values())
+    return f"{INTRODUCTION}{groups}{exceptions}\nWritten by `python tests/helpers/write_paper_index.py`.\n"
 
 
 def _papers(names: Iterable[str]) -> list[list[Algorithm]]:

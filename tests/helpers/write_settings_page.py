@@ -19,8 +19,6 @@ INTRODUCTION = """# Settings
 Every key and value that this package adds to verl's configuration. A [preset](papers.md) sets what its paper
 fixes. Estimators and losses can be mixed, except pairs such as GVPO's. A key that no preset has set needs a
 `+`.
-
-Written by `python tests/helpers/write_settings_page.py`.
 """
 
 OF_THE_LOSS = f"""## The losses' options
@@ -41,7 +39,7 @@ def page() -> str:
         OF_THE_LOSS,
         _keys(row for model in option_models() for row in _rows(model)),
     ]
-    return "\n".join(parts).rstrip() + "\n"
+    return "\n".join(parts).rstrip() + "\n\nWritten by `python tests/helpers/write_settings_page.py`.\n"
 
 
 def _values() -> list[tuple[str, str]]:

@@ -7,12 +7,11 @@ from grpo_verl_ext.preflight.tested_values import all_needs
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 
-INTRODUCTION = """# What was tested with what
+INTRODUCTION = """# Support
 
 Each feature, estimator and loss lists the values of verl's keys with which it was tested. With another value
 a training is warned, or refused before Ray starts where the fault would be silent or the gradient another.
-`algorithm.grpo_ext.silence=[NAME]` skips the rows of a name. Written by
-`python tests/helpers/write_support_page.py` from the rows (`catalogue/requires.py`).
+`algorithm.grpo_ext.silence=[NAME]` skips the rows of a name (`catalogue/requires.py`).
 
 | Name | Key | Tested with | Otherwise |
 |---|---|---|---|
@@ -30,6 +29,8 @@ Where no driver asks, a loss or estimator refuses at its first call.
   responses, and the loss the wrong k − 1.
 - Several outputs per session are exact for outcome estimators with losses of tokens in the `grpo_ext_…`
   modes (the last counts, all learn), else refused.
+
+Written by `python tests/helpers/write_support_page.py`.
 """
 
 
