@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import yaml
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
@@ -82,11 +83,11 @@ support
 ```{toctree}
 :hidden:
 :caption: Choose an algorithm
-:glob:
 
 papers
-algorithms/*
 ```
+
+GROUPS
 
 ```{toctree}
 :hidden:
@@ -148,6 +149,14 @@ repository/CODE_OF_CONDUCT
 repository/CHANGELOG
 ```
 """
+
+
+GROUPS = yaml.safe_load((Path(__file__).parents[1] / "tests/helpers/papers.yaml").read_text(encoding="utf-8"))
+TREES = []
+for group, names in GROUPS.items():
+    pages = (f"algorithms/{name}" for name in names)
+    TREES.append("\n".join(["```{toctree}", ":hidden:", f":caption: {group}", "", *pages, "```"]))
+NAVIGATION = NAVIGATION.replace("GROUPS", "\n\n".join(TREES))
 
 
 def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
