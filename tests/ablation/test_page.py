@@ -108,7 +108,7 @@ def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
     for part in (
         ">exploratory</b> no hypothesis was declared before the runs: take differences as hints<",
         "<li>other − base, mean over steps of val/&lt;acc&gt;, 1 seed: +0.000 (no interval)</li>",
-        "<figcaption>mean difference with its 95 % interval; hollow: each start</figcaption>",
+        "<figcaption>mean difference with its 95 % interval; hollow: each seed</figcaption>",
     ):
         assert exploratory.count(part) == 1
     shown = [html.index(verdict.sentence) for verdict in declared.verdicts]
@@ -116,7 +116,7 @@ def test_the_order_of_the_page(folder: Path, declared: Report) -> None:
     assert shown[-1] < html.index("<h2>")
     assert (html.count('class="outcome"'), html.count("exploratory")) == (5, 0)
     for part in (
-        "mean difference with its 96 % interval; hollow: each start; shaded: the margin, ±0.05",
+        "mean difference with its 96 % interval; hollow: each seed; shaded: the margin, ±0.05",
         "<figcaption>gold_response/probability</figcaption>",
         "<td>actor/pg_clipfrac, mean, at least 0.01</td><td>ppo</td><td>0.00996</td><td>missed</td>",
     ):
