@@ -37,7 +37,7 @@ class AblationError(ValueError):
 
 State = Literal["waiting", "begun", "failed", "finished", "unreadable"]
 """Of a run. After begun, the next attempt resumes from the last checkpoint. Of one that is unreadable a file
-cannot be read: it is neither started nor compared until that is mended or moved."""
+cannot be read: it is neither started nor compared until that is fixed or moved."""
 
 
 @dataclass(frozen=True)

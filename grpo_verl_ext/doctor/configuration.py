@@ -25,14 +25,14 @@ def examine_configuration(
     With ``fix`` print the corrected command, and to stderr what was changed and what is left.
     """
     with redirect_stdout(sys.stderr):  # verl prints while it validates
-        words, mended, found = correct(overrides, follow=fix, **options)
+        words, corrected, found = correct(overrides, follow=fix, **options)
     usual = {"config_path": CONFIG_PATH, "config_name": CONFIG_NAME}
     given = {name: value for name, value in options.items() if value != usual[name]}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     command = ["python3", *TRAINER, *flags, *words]
     if as_json:
         content: dict[str, object] = {"command": command} if fix else {}
-        for name, listed in {**({"mended": mended} if fix else {}), "findings": found}.items():
+        for name, listed in {**({"fixed": corrected} if fix else {}), "findings": found}.items():
             content[name] = [
                 {
                     "check": each.check,
@@ -48,8 +48,8 @@ def examine_configuration(
         print(json.dumps(content, indent=2, default=OmegaConf.to_container))
         return exit_status(found)
     console = make_console(stderr=fix)
-    for each in mended:
-        console.print(f"mended {each.check}: {each.problem}")
+    for each in corrected:
+        console.print(f"fixed {each.check}: {each.problem}")
     print_findings(found, console)
     if fix:
         print(" \\\n    ".join([shlex.join(command[:3]), *map(shlex.quote, command[3:])]))
@@ -78,18 +78,18 @@ def correct(
 
     One is followed after the other, since one may be the cause of others, and each line once.
     """
-    words, mended = list(overrides), list[Finding]()
+    words, corrected = list(overrides), list[Finding]()
     while True:
         found = list(all_findings(words, **options))
-        followed = [each.problem.fix for each in mended]
+        followed = [each.problem.fix for each in corrected]
         for each in found if follow else ():
             line = each.problem.fix
             is_new = each.severity is not Severity.NOTE and isinstance(line, Line) and line not in followed
             if is_new and (better := put_in(line, words)) != words:
-                words, mended = better, [*mended, each]
+                words, corrected = better, [*corrected, each]
                 break
         else:
-            return words, mended, found
+            return words, corrected, found
 
 
 def put_in(line: str, overrides: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ from grpo_verl_ext.verl_plugin.loss_config import check_loss
 from grpo_verl_ext.verl_plugin.mini_batch.plan import parts_of_step
 from grpo_verl_ext.verl_plugin.usage import PREFIX, RECORD, registers_elsewhere
 
-_MENDED = "the same command after that package was mended or removed"
+_MENDED = "the same command after that package was fixed or removed"
 _UNSEEN = ("reward.", "algorithm.filter_groups.")
 """Sections of a preset's values that no gradient on one rollout shows."""
 _RETURNED = f"{ROLLOUT}.logprobs_mode"

@@ -82,15 +82,15 @@ def test_the_printed_command_can_be_pasted(whole: list[str]) -> None:
     assert result.exit_code == 0
     command = shlex.split(result.stdout.replace("\\\n", " "))
     assert command[-2:] == ["trainer.project_name=two words", "trainer.logger=[console,file]"]
-    assert "mended gradient: preset grpo does not name what will be trained" in result.stderr
+    assert "fixed gradient: preset grpo does not name what will be trained" in result.stderr
 
 
-def test_json_has_the_command_and_what_was_mended(whole: list[str]) -> None:
+def test_json_has_the_command_and_what_was_fixed(whole: list[str]) -> None:
     words = [GRPO, *whole, "actor_rollout_ref.rollout.n=1"]
     result = CliRunner().invoke(app, ["doctor", "--fix", "--json", *words])
     found = json.loads(result.stdout)
     assert found["command"][3:] == [GRPO, *whole[:4], "actor_rollout_ref.rollout.n=8", *whole[5:]]
-    assert ([each["check"] for each in found["mended"]], found["findings"]) == (["group-size"], [])
+    assert ([each["check"] for each in found["fixed"]], found["findings"]) == (["group-size"], [])
 
 
 def test_without_a_command_there_is_nothing_to_correct() -> None:
