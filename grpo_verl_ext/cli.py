@@ -68,7 +68,7 @@ def _prepare_process(
 
 @app.command("train", context_settings={"ignore_unknown_options": True})
 def _train(algo: _Preset, words: _Words = None, path: _Path = _PATH, name: _Name = _NAME) -> None:
-    """Train with a preset: verl's main_ppo, refused wherever the plugin is not loaded.
+    """Run verl's main_ppo with a preset; stops if any node lacks the plugin.
 
     All other options are Hydra's.
     """
