@@ -28,7 +28,7 @@ def test_made_then_found_then_corrupt_then_forced(run, tmp_path):
     assert made.exit_code == 0
     assert f"made: {folder}\n" in made.stdout
     assert "sampled accuracy 0.000, greedy 0.000, on 9 test prompts" in made.stdout
-    assert "not a standard start: " in made.stdout
+    assert "good for a training; " in made.stdout
 
     found = run("chain_sum", "--seed", "3")
     assert found.exit_code == 0

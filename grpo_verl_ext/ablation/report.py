@@ -113,11 +113,11 @@ def _warnings(results: Results) -> list[str]:
     beyond = len(results.finished & {*settings.usable}) - finished
     if settings.expect and finished < len(wanted):
         again = ". To finish them, run the same `ablate run` again" * bool(unfinished)
-        of = f"{finished} of {len(wanted)} declared starts"
+        of = f"{finished} of {len(wanted)} declared seeds"
         warnings.append(f"{of} are finished and compared: the verdicts are not final{again}")
     if settings.expect and beyond:
         more = f"{beyond} more are finished and not used"
-        warnings.append(f"the declared rule asks for {len(wanted)} starts: {more}")
+        warnings.append(f"the declared rule asks for {len(wanted)} seeds: {more}")
     if unfinished:
         names = ", ".join(f"{run.name} ({run.state})" for run in unfinished)
         warnings.append(f"not finished, and left out: {names}")
@@ -216,7 +216,7 @@ def learning_curves(report: Report, metric: str) -> Figure | None:
 
 
 def forest(report: Report) -> Figure | None:
-    """Each difference with its interval and its starts (hollow), over 0 and ±margin; None without any."""
+    """Each difference with its interval and its seeds (hollow), over 0 and ±margin; None without any."""
     rows = report.differences
     if all(found.difference is None for *_, found in rows):
         return None

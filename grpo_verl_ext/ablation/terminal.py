@@ -82,7 +82,7 @@ def _compose(console: Console, settings: GridSettings, runs: Sequence[GridRun]) 
 
 
 def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -> None:
-    """Print what the declared numbers of starts cost and can tell, by the pilot's runs or else its own."""
+    """Print what the declared numbers of seeds cost and can tell, by the pilot's runs or else its own."""
     primary, margin, level = settings.primary, settings.margin, settings.level
     if primary is None or margin is None or not settings.expect:
         if pilot is not None:
@@ -90,7 +90,7 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
             raise AblationError(f"--pilot is {pilot}, {why}")
         return
     source, sd, seconds = pilot or Path(settings.folder), math.nan, math.nan
-    said = f"The power is unknown: {source} has no two variants with two common starts of the {primary}. "
+    said = f"The power is unknown: {source} has no two variants with two common seeds of the {primary}. "
     said += "Type: --pilot <folder or table of a grid that has>"
     if pilot is not None or (source / GRID).is_file():
         results = read_results(source)
@@ -104,14 +104,14 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
         sd = pairs * settings.spread_factor
         if not math.isnan(sd):
             said = f"SD of paired differences: {figures(pairs)} (from {source}: {', '.join(compared)}; "
-            said += f"{common} starts; {degrees} degrees of freedom)"
+            said += f"{common} seeds; {degrees} degrees of freedom)"
             said += f"; of differences of differences: {figures(sd)}" * (sd > pairs)
     count = f"{len(settings.expect)} comparison{'s' * (len(settings.expect) > 1)} of the {primary}"
     console.print(f"{count}; margin {margin:g}; alpha {settings.alpha:g}, {level:.2g} for each\n{said}")
     first, most = settings.starts.first if settings.starts else len(settings.usable), len(settings.usable)
     for starts in dict.fromkeys((first, most)):
         runs = starts * len(settings.overrides)
-        line = f"{starts} starts: {runs} runs"
+        line = f"{starts} seeds: {runs} runs"
         if not math.isnan(seconds):
             line += f", {runs * settings.steps * seconds / 60:.0f} minutes"
         if not math.isnan(sd):
@@ -122,7 +122,7 @@ def _print_power(console: Console, settings: GridSettings, pilot: Path | None) -
     if not math.isnan(sd):
         needed = starts_needed(margin, sd, level)
         more = " or more" * (needed == MANY) + f", of {most} that the grid may use," * (needed > most)
-        console.print(f"A difference of {margin:g} takes {needed} starts{more} to be found with {POWER:.0%}.")
+        console.print(f"A difference of {margin:g} takes {needed} seeds{more} to be found with {POWER:.0%}.")
 
 
 def _until_decided(
@@ -131,14 +131,14 @@ def _until_decided(
     """Train ``starts.first`` seeds, then all of `Results.seeds`; say whether they are compared."""
     first = starts.first
     if not train(settings.seeds[:first]):
-        console.print(f"The first {first} starts are not all finished; then it is decided how many follow.")
+        console.print(f"The first {first} seeds are not all finished; then it is decided how many follow.")
         return False
     results = read_results(Path(settings.folder))
     spread, seeds = results.first_spread, results.seeds
     if spread is not None:
         found = f"{figures(spread[0])} ({spread[1]} degrees of freedom)"
-        needs = f"to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} starts are trained"
-        said = f"After {first} starts the SD of paired differences is {found}: {needs}"
+        needs = f"to find {settings.margin:g} with {POWER:.0%}, {len(seeds)} seeds are trained"
+        said = f"After {first} seeds the SD of paired differences is {found}: {needs}"
         console.print(f"{said}, of at most {starts.most}.")
     if len(seeds) > first and not train(seeds):
         return False

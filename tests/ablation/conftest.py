@@ -136,7 +136,7 @@ def declared(tmp_path: Path, grid_of) -> Report:
     verdicts = []
     for place, (variant, outcome) in enumerate(outcomes.items()):
         first = place / 10 - 0.1
-        sentence = f"{variant} − grpo, area of {PRIMARY}, 12 starts: {first:+.3f}: {outcome}; p = 0.123"
+        sentence = f"{variant} − grpo, area of {PRIMARY}, 12 seeds: {first:+.3f}: {outcome}; p = 0.123"
         sentence += " after Holm; equality within ±0.05: p = 0.0021; 0.05 needs 7 more starts"
         verdicts.append(
             Verdict(

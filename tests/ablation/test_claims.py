@@ -340,6 +340,6 @@ class TestAnalysis:
     def test_verdicts_of_an_unfinished_grid_are_not_final(self, grid: Grid) -> None:
         analysis = grid({"a": around(0.06)[:6]}, expect=HIGHER)
         assert analysis.warnings[0].startswith(
-            "6 of 8 declared starts are finished and compared: the verdicts are not final"
+            "6 of 8 declared seeds are finished and compared: the verdicts are not final"
         )
         assert "a/seed-7 (waiting), a/seed-8 (waiting)" in analysis.warnings[1]

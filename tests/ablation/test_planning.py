@@ -69,7 +69,7 @@ def pilot(grid_of, finish, tmp_path: Path) -> Callable[..., Path]:
 
 def cells(output: str) -> dict[int, list[str]]:
     """Starts → runs, minutes, power, smallest difference."""
-    line = r"^(\d+) starts: (\d+) runs(?:, (\d+) minutes)?(?:: power ([\d.]+) for .*80%: ([\d.]+))?$"
+    line = r"^(\d+) seeds: (\d+) runs(?:, (\d+) minutes)?(?:: power ([\d.]+) for .*80%: ([\d.]+))?$"
     found = re.findall(line, output, re.MULTILINE)
     return {int(starts): [cell or "–" for cell in others] for starts, *others in found}
 
@@ -89,15 +89,15 @@ def test_a_pilot(plan: Plan, pilot, tmp_path: Path, of_table: bool) -> None:
         source = write_table(read_results(source), tmp_path / "pilot.parquet")
     shown = plan("--pilot", source).output
     assert "2 comparisons of the last value of acc; margin 0.05; alpha 0.04, 0.02 for each" in shown
-    assert f"{SD:.3f} (from {source}: base, a; 6 starts; 5 degrees of freedom)" in shown
+    assert f"{SD:.3f} (from {source}: base, a; 6 seeds; 5 degrees of freedom)" in shown
     found = cells(shown)
     assert [*found] == [8, 16]
     for starts, (runs, minutes, *numbers) in found.items():
-        # 4 variants × 8 starts × 10 steps × 6 s = 1920 s.
+        # 4 variants × 8 seeds × 10 steps × 6 s = 1920 s.
         assert (runs, minutes) == (str(4 * starts), str(4 * starts))
         assert [*map(float, numbers)] == wanted(SD, starts)
     needed = math.ceil(TTestPower().solve_power(effect_size=0.05 / SD, alpha=0.02, power=0.8))
-    assert f"A difference of 0.05 takes {needed} starts to be found with 80%." in shown
+    assert f"A difference of 0.05 takes {needed} seeds to be found with 80%." in shown
 
 
 def test_a_difference_of_differences_has_twice_the_variance(plan: Plan, pilot) -> None:
@@ -118,7 +118,7 @@ def test_the_runs_that_are_finished_here(plan: Plan, finish, pilot, tmp_path: Pa
             finish(run, 0.5 + run.seed / 20 + (run.variant == "a") * DIFFERENCES[run.seed - 1])
     shown = plan().output
     assert "52 of 64 runs to do, about 52 min of steps" in shown
-    assert f"{SD:.3f} (from {settings.folder}: base, a; 6 starts; 5 degrees of freedom)" in shown
+    assert f"{SD:.3f} (from {settings.folder}: base, a; 6 seeds; 5 degrees of freedom)" in shown
     assert cells(shown)[16][:2] == ["64", "64"]
     other = pilot([2 * each for each in DIFFERENCES])
     assert f"{2 * SD:.3f} (from {other}: " in plan("--pilot", other).output
@@ -132,7 +132,7 @@ def test_a_spread_that_is_not_known(plan: Plan, pilot, differences, changes) -> 
     """Neither finished runs, nor a pilot with two starts of the primary."""
     options = ["--pilot", pilot(differences)] if differences else []
     shown = plan(*options, **changes).output
-    assert re.search(r"The power is unknown: .* two common starts .* Type: --pilot <", shown)
+    assert re.search(r"The power is unknown: .* two common seeds .* Type: --pilot <", shown)
     assert cells(shown)[16] == ["64", "64" if differences else "–", "–", "–"]
     assert "takes" not in shown
 

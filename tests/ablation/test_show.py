@@ -15,8 +15,9 @@ def grid(grid_file, tmp_path: Path, leave) -> Path:
     base, algos = ["actor_rollout_ref.rollout.name=vllm"], ("grpo", "dapo", "gvpo")
     axes = {"algo": {name: [f"+algo={name}"] for name in algos}}
     file = grid_file(folder=str(tmp_path), base=base, axes=axes, seeds=[1], baseline=["grpo"])
-    leave("grpo", 1, {1: step(0.25, 60.0), 2: step(0.5, 30.0)})
-    failed = leave("dapo", 1, {1: step(0.25, 90.0)})
+    took = "timing_s/step"
+    leave("grpo", 1, {1: {"acc": 0.25, took: 60.0}, 2: {"acc": 0.5, took: 30.0}})
+    failed = leave("dapo", 1, {1: {"acc": 0.25, took: 90.0}})
     (failed / "failed.txt").write_text("the reason\n")
     return file
 
@@ -45,18 +46,6 @@ def test_a_report_begins_with_the_verdicts_and_ends_with_files(declared: Report,
     assert rest[6:-4] == [f"{variant} 0.250 4 21 3.00" for variant in declared.results.variants]
     names = ["report.json", "report.md", "report.html", "metrics.parquet"]
     assert [Path(line).name for line in rest[-4:]] == names
-
-
-def test_the_label_is_coloured_on_a_terminal(shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLORTERM", "truecolor")
-    monkeypatch.setenv("TERM", "xterm")
-    # bold, white, on #00694a, which is (0, 105, 74)
-    assert "\x1b[1;37;48;2;0;105;74mhigher:\x1b[0m gvpo − grpo, area of" in shown()
-
-
-def step(acc: float, seconds: float) -> dict[str, float]:
-    return {"acc": acc, "timing_s/step": seconds}
 
 
 def test_the_plan_by_hand(ablate, grid: Path) -> None:

@@ -95,8 +95,8 @@ def test_the_first_starts_then_one_extension_then_the_verdicts(run, verl: Verl, 
     assert 4 < wanted < 8
     finished = run()
     assert verl.trained == [f"{name} {seed}" for seed in range(1, wanted + 1) for name in MEAN]
-    assert f"{wanted} starts are trained, of at most 8" in finished.output
-    assert re.search(r"After 4 starts the SD of paired differences is 0\.\d+ \(6 degrees", finished.output)
+    assert f"{wanted} seeds are trained, of at most 8" in finished.output
+    assert re.search(r"After 4 seeds the SD of paired differences is 0\.\d+ \(6 degrees", finished.output)
     analysis = Report(read_results(tmp_path / "out"))
     said = [each.sentence for each in [*analysis.verdicts, *analysis.checks]]
     assert sentences(finished.output) == said
@@ -123,7 +123,7 @@ def test_what_is_compared_decides_and_the_control_does_not(run, verl: Verl, monk
     monkeypatch.setitem(MEAN, "a", 0.9)
     value = verl.value
     monkeypatch.setattr(verl, "value", lambda v, s: value(v, s) + (s % 3 if v == "bad" else 0))
-    assert f"{wanted} starts are trained" in run().output
+    assert f"{wanted} seeds are trained" in run().output
 
 
 def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, tmp_path: Path) -> None:
@@ -136,14 +136,14 @@ def test_verdicts_use_no_start_that_the_rule_does_not_ask_for(run, verl: Verl, t
     assert [each.sentence for each in [*analysis.verdicts, *analysis.checks]] == before
     assert [len(each.by_seed) for each in analysis.verdicts] == [wanted, wanted]
     (warning,) = analysis.warnings
-    assert f"asks for {wanted} starts: {8 - wanted} more are finished and not used" in warning
+    assert f"asks for {wanted} seeds: {8 - wanted} more are finished and not used" in warning
 
 
 def test_a_failed_run_ends_it_before_the_decision(run, verl: Verl) -> None:
     verl.failing = {"a 2"}
     failed = run(status=1)
     assert "out of memory" in failed.output
-    assert "The first 4 starts are not all finished" in failed.output
+    assert "The first 4 seeds are not all finished" in failed.output
     assert len(verl.trained) == 4 * 4 - 1
     verl.failing = set()
     run("out", "--until-decided")

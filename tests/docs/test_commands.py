@@ -91,7 +91,7 @@ def test_a_command_runs_as_it_stands(words: str, tmp_path: Path, monkeypatch: py
 
 
 SAYS = {
-    # 4 variants with 16 starts
+    # 4 variants with 16 seeds
     "ablate plan": ["64 of 64 runs to do", "5 comparisons of the mean over steps of gold_response/right"],
     # the kept report.md has this difference
     "ablate report": ["+0.026 (96% interval 0.010 to 0.042"],

@@ -1,16 +1,20 @@
 """Test the files and commands of docs/first_hour.md in a folder of their own; its trainings are not run."""
 
+import json
 import runpy
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas
 import pytest
+from embedded_task import make_embedded_task
 from markdown_pages import ROOT, blocks, commands
 from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor.configuration import all_findings
+from grpo_verl_ext.runs.verl_run import TRAINED, Metrics, VerlRun
 
 PAGE = ROOT / "docs/first_hour.md"
 
@@ -52,7 +56,20 @@ def test_the_trainings_are_accepted(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_comparison_is_planned() -> None:
-    planned = CliRunner().invoke(app, ["ablate", "plan", "two_losses.yaml"])
-    assert planned.exit_code == 0, planned.output
-    assert "4 of 4 runs to do" in planned.output
+def test_the_comparisons_report_has_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
+    for seed in (1, 2):
+        make_embedded_task(tmp_path / f"chain_sum/seed-{seed}")
+
+    def train(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
+        metrics = [{TRAINED: step, "gold_response/right": step / 8} for step in range(1, 5)]
+        lines = [{"step": step, "data": each} for step, each in enumerate(metrics, 1)]
+        (run.folder / "attempt-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    monkeypatch.setattr(VerlRun, "go", train)
+    monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
+    for words in (["run", "two_losses.yaml"], ["report", "outputs/two_losses"]):
+        ended = CliRunner().invoke(app, ["ablate", *words])
+        assert ended.exit_code == 0, ended.output
+    report = json.loads(Path("outputs/two_losses/report.json").read_text())
+    assert report["warnings"] == []

@@ -42,7 +42,7 @@ def test_a_standard_start_samples_a_quarter(accuracies, standard, tiny_prepared,
     made = replace(tiny_prepared, manifest=tiny_prepared.manifest | measured)
     monkeypatch.setattr(prepare, "prepare_chain_sum", lambda *_, **__: made)
     prepare.run_prepare("chain_sum", 7, force=False)
-    assert ("not a standard start" not in capsys.readouterr().out) is standard
+    assert ("good for a training;" not in capsys.readouterr().out) is standard
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tiny_prepared, tiny, tmp_path):

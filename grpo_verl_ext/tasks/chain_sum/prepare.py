@@ -80,7 +80,7 @@ def run_prepare(task: str, seed: int, *, force: bool) -> None:
     distance = round(abs(found["sampled_accuracy"] - _SAMPLED), 9)
     if distance > _SAMPLED_WITHIN or found["greedy_accuracy"] < _GREEDY_AT_LEAST:
         lines.append(
-            "good for a training, but not a standard start: a declared comparison takes models with a greedy "
+            "good for a training; a declared comparison takes models with a greedy "
             f"accuracy of at least {_GREEDY_AT_LEAST} and a sampled one of {_SAMPLED} ± "
             f"{_SAMPLED_WITHIN}. For one, type: --seed <another>"
         )
