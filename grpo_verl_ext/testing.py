@@ -9,9 +9,9 @@ import pytest
 def assert_invariant(
     loss: str | Callable[..., Any], *, loss_agg_mode: str = "token-mean", loss_scale_factor: int | None = None
 ) -> None:
-    """Raise AssertionError where value or gradient of a loss depend on how a mini-batch is cut.
+    """Raise AssertionError where value or gradient of a loss depend on how a mini-batch is split.
 
-    ``loss`` is a function for `own_loss.token_loss`, or a registered name. The message has the worst cut.
+    ``loss`` is a function for `own_loss.token_loss`, or a registered name. The message has the worst split.
     """
     from grpo_verl_ext.catalogue import LOSSES  # verl takes seconds to import
     from grpo_verl_ext.proof.invariance import measure, own_case

@@ -82,7 +82,7 @@ class Estimator:
 class MiniBatchStatistic:
     """What a loss needs to know of rows beyond its micro-batch, at the policy before the update.
 
-    A trainer mode of this package gives the loss the same value however the mini-batch is cut into
+    A trainer mode of this package gives the loss the same value however the mini-batch is split into
     micro-batches and ranks: from the training pass where the rows meet in it, else by a forward pass before
     the update; for free at the first update on a rollout, whose log-probs are known.
 

@@ -1,7 +1,7 @@
-"""Measure how much a loss changes when the mini-batch is cut differently, through verl's own functions.
+"""Measure how much a loss changes when the mini-batch is split differently, through verl's own functions.
 
-A synthetic rollout is cut into data-parallel ranks and micro-batches in many ways. For each, value and
-gradient are combined as verl does (sum over micro-batches, average over ranks) and compared with the uncut
+A synthetic rollout is split into data-parallel ranks and micro-batches in many ways. For each, value and
+gradient are combined as verl does (sum over micro-batches, average over ranks) and compared with the whole
 mini-batch on one rank. `COVERAGE` says what the mini-batch cannot show.
 """
 
@@ -92,7 +92,7 @@ VERL_CASES = (
 
 
 class _Measurement(NamedTuple):
-    """Relative errors of one cut against the uncut mini-batch, and what they mean."""
+    """Relative errors of one split against the whole mini-batch, and what they mean."""
 
     loss: str
     dtype: str
@@ -122,7 +122,7 @@ def measure(
     dp_sizes: tuple[int, ...] = (1, 2, 4),
     seed: int = 0,
 ) -> Iterator[_Measurement]:
-    """Compare each case × dtype × split × number of ranks with the uncut mini-batch of the same dtype.
+    """Compare each case × dtype × split × number of ranks with the whole mini-batch of the same dtype.
 
     Tokens' losses can cancel in a value, and rounding is then large beside it. Its scale is at least Σ |g|,
     the sum of the sizes of these losses where they are −ρA.
@@ -192,10 +192,10 @@ def report_invariance(*, as_json: bool, include_verl: bool, seed: int, own: Case
         print(numbers_as_text(content), end="")
         return passed
     loss = Column("loss", overflow="fold")  # a narrow terminal must not cut names to the same beginning
-    names = ("dtype", "value", "gradient", "worst cut", "verdict")
+    names = ("dtype", "value", "gradient", "worst split", "verdict")
     table = Table(loss, *names, title="Largest relative errors")
     table.caption = (
-        "worst cut: micro-batches × ranks; by definition: a mean over the local micro-batch; "
+        "worst split: micro-batches × ranks; by definition: a mean over the local micro-batch; "
         "CONSTANT: without KL and entropy terms no gradient reaches log_prob"
     )
     for _, of_loss in itertools.groupby(all_, key=lambda m: (m.loss, m.dtype)):

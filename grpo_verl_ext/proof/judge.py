@@ -151,7 +151,7 @@ def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tens
         is_of_budget = setting(config, keys.AGGREGATION) == "seq-mean-token-sum-norm"
         if is_of_budget and setting(config, SCALE_FACTOR) is None:
             key, line = SCALE_FACTOR, f"{SCALE_FACTOR}=${{data.max_response_length}}"
-        why = "the gradient depends on how a batch is cut into micro-batches and ranks: "
+        why = "the gradient depends on how a batch is split into micro-batches and ranks: "
         why += f"{_percent(away)} away from the whole batch's, on the probe's batch"
         problem = Problem(key, setting(config, key), Line(line) if line else "", why)
         yield Finding("cut", Severity.WARNING, problem)
