@@ -38,6 +38,7 @@ html_title = f"grpo_verl_ext {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_search_scorer = str(Path(__file__).parent / "_ext/search_scorer.js")
 html_math_renderer = "mathml"
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
