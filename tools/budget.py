@@ -29,7 +29,7 @@ LIMITS = {
     "lines of tests": 25359,
     "lines of benchmarks": 1774,
     "tracked tree, MB": 9.4,
-    "hand-written words in docs": 10875,
+    "hand-written words in docs": 10871,
     "words of README": 597,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")

@@ -56,7 +56,7 @@ _PPO_KL = Algorithm(
     _GAE,
     GRPO.loss,
     title="Shao et al., DeepSeekMath",
-    fixes="for comparison: PPO with a critic, as GRPO's paper states it",
+    fixes="for comparison: PPO with a critic",
 )
 """PPO with the mean over responses; the KL is in the reward, eq. 2."""
 

@@ -13,15 +13,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 
 INTRODUCTION = """# Papers
 
-Every preset, with what its paper fixes. Settings have prompts × responses,
-mini-batches in prompts, and updates per rollout. The embedded task is trained [without a GPU](cpu.md) by
+Every preset, with what its paper fixes. Settings: prompts × responses,
+mini-batches in prompts, updates per rollout. The embedded task is trained [without a GPU](cpu.md) by
 
 ```bash
 bash examples/quickstart.sh --algo NAME
 ```
 
 On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), yours `+algo@_global_=NAME`. 24
-were trained here, and all [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
+were trained here: all [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
 """
 HEAD = "| paper | what it fixes | authors' settings | preset |\n|---|---|---|---|\n"
 GROUPS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text("utf-8"))
@@ -57,8 +57,9 @@ def number_of(algorithm: Algorithm) -> str:
 def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
     number, first = number_of(algorithms[0]), algorithms[0]
     paper = f"{first.title}, [{number}](https://arxiv.org/abs/{number})" if number else first.paper
+    differ = len({each.fixes for each in algorithms}) > 1
     cells = (
-        [each.fixes for each in algorithms if each.fixes],
+        [f"`{each.name}`: " * differ + each.fixes for each in algorithms if each.fixes],
         [SETTINGS[first.name]],
         [f"[`{each.name}`](algorithms/{each.name}.md)" for each in algorithms],
     )
@@ -67,12 +68,11 @@ def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
 
 def _exception(algorithm: Algorithm) -> str:
     """The command of an algorithm that needs more than its preset; empty for the others."""
-    train = f"bash examples/quickstart.sh --algo {algorithm.values_of or algorithm.name}"
-    if algorithm.values_of:
-        said = f"{algorithm.paper}, is `losses.{algorithm.name}`, and"
-        keys = f"{ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
-        return f"\n{said}\n\n```bash\n{train} \\\n    {keys}\n```\n"
-    return ""
+    if not algorithm.values_of:
+        return ""
+    said = f"{algorithm.paper}, is `losses.{algorithm.name}`, and"
+    keys = f"--algo {algorithm.values_of} {ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
+    return f"\n{said}\n\n```bash\nbash examples/quickstart.sh {keys}\n```\n"
 
 
 if __name__ == "__main__":
