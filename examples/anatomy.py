@@ -65,7 +65,7 @@ def token_weights(preset: str, step: Step) -> Tensor:
     rows, n = len(step.rewards), int(step.prompts.bincount().max())
     config = composed(
         [
-            f"+algo={preset}",
+            f"+algo@_global_={preset}",
             f"actor_rollout_ref.rollout.n={n}",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
             # No response is at the budget, for overlong filtering would leave it out.

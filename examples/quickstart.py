@@ -63,7 +63,7 @@ def prepare_and_train(options: argparse.Namespace, overrides: list[str], out: Pa
 
 def train(options: argparse.Namespace, overrides: list[str], out: Path, stages: Stages) -> VerlRun:
     settings = (
-        *(f"+algo={options.algo}", "+platform=cpu", "+task=chain_sum", f"task.seed={options.seed}"),
+        *(f"+algo@_global_={options.algo}", "+platform=cpu", "+task=chain_sum", f"task.seed={options.seed}"),
         *("trainer.test_freq=7", "trainer.save_freq=7", "trainer.max_actor_ckpt_to_keep=1"),
         # half of the test prompts: a standard error of 0.03
         "data.val_max_samples=256",

@@ -63,7 +63,7 @@ def use_all_cores() -> None:
 
 def run_of(options: argparse.Namespace, overrides: list[str], out: Path) -> VerlRun:
     settings = (
-        *(f"+algo={options.algo}", "+platform=cpu", f"hydra.searchpath=[file://{TASKS.resolve()}]"),
+        *(f"+algo@_global_={options.algo}", "+platform=cpu", f"hydra.searchpath=[file://{TASKS.resolve()}]"),
         *(f"+task={SMOLLM2.task}", f"task.seed={options.seed}"),
         *(f"trainer.save_freq={TESTED_EVERY}", "trainer.max_actor_ckpt_to_keep=1"),
     )

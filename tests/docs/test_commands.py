@@ -95,5 +95,5 @@ SAYS = {
     "ablate plan": ["64 of 64 runs to do", "5 comparisons of the mean over steps of gold_response/right"],
     # the kept report.md has this difference
     "ablate report": ["+0.026 (96% interval 0.010 to 0.042"],
-    "iterate plan": ["reward_model", "+algo=grpo"],
+    "iterate plan": ["reward_model", "+algo@_global_=grpo"],
 }

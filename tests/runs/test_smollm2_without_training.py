@@ -85,7 +85,7 @@ def test_the_run_is_tested_whatever_the_users_overrides(tmp_path: Path) -> None:
     words = ["trainer.test_freq=-1", "actor_rollout_ref.rollout.val_kwargs.n=4"]
     options, overrides = parsed("--algo", "grpo", "--seed", "3", *words)
     run = module("smollm2").run_of(options, overrides, tmp_path)
-    assert run.overrides[:2] == ["+algo=grpo", "+platform=cpu"]
+    assert run.overrides[:2] == ["+algo@_global_=grpo", "+platform=cpu"]
     last = dict(word.split("=", 1) for word in run.overrides)
     assert last["+task"] == "smollm2_max"
     assert last["hydra.searchpath"] == f"[file://{EXAMPLES / 'tasks'}]"

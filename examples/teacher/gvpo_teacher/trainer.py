@@ -49,7 +49,7 @@ class TeacherMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         verl's own distillation, of which its token losses know nothing better, is checked, too.
         """
         super()._init_tokenizer()
-        fix = READS_TEXT if has_teacher(self.config) else f"+algo=gvpo_distill {READS_TEXT}"
+        fix = READS_TEXT if has_teacher(self.config) else f"+algo@_global_=gvpo_distill {READS_TEXT}"
         for path in teachers(self.config):
             teacher = hf_tokenizer(name_or_path=copy_to_local(src=path))
             if self._reads_text:

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-settings = dict(argument.lstrip("+").split("=", 1) for argument in sys.argv[1:])
+settings = dict(argument.lstrip("+").replace("@_global_=", "=").split("=", 1) for argument in sys.argv[1:])
 checkpoints = Path(settings["trainer.default_local_dir"])
 rollouts = Path(settings["trainer.rollout_data_dir"])
 tracker = checkpoints / "latest_checkpointed_iteration.txt"
