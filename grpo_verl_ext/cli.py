@@ -106,9 +106,9 @@ def _invariance(
 
     Exit status 1: they change a loss of this package, or the one given by --loss; or it is constant, or NaN.
     """
-    from grpo_verl_ext.proof.invariance import own_case, report_invariance
-
     with one_message("invariance", ValueError):
+        from grpo_verl_ext.proof.invariance import own_case, report_invariance
+
         own = own_case(loss, loss_agg_mode, loss_scale_factor)
         passed = report_invariance(as_json=as_json, include_verl=verl, seed=seed, own=own)
     if not passed:

@@ -15,7 +15,6 @@ import ray
 from omegaconf import DictConfig
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from verl.trainer import main_ppo
 
 from grpo_verl_ext.catalogue import ALGORITHMS
 from grpo_verl_ext.launch.values import configured, replaced, words_of
@@ -114,10 +113,10 @@ def run_training(
     # Hydra reads another path as a part of the name of the module that is imported here
     flags = [f"--config-path={folder_of(config_path)}"] * (config_path != CONFIG_PATH)
     flags += [f"--config-name={config_name}"] * (config_name != CONFIG_NAME)
-    verls_run_ppo = main_ppo.run_ppo
-    main_ppo.run_ppo = lambda config, task_runner_class: verls_run_ppo(
-        config, task_runner_class=_asking_first(task_runner_class)
-    )
+    from verl.trainer import main_ppo  # here, so that the plugin is first to say that verl is missing
+
+    run_ppo = main_ppo.run_ppo
+    main_ppo.run_ppo = lambda config, task_runner_class: run_ppo(config, _asking_first(task_runner_class))
     # Where `python3 -m verl.trainer.main_ppo` has them: Ray and Hydra read them.
     sys.argv = [inspect.getfile(main_ppo), *flags, *words_of(preset, overrides)]
     main_ppo.main()

@@ -1,5 +1,7 @@
 """Test that JSON keeps what plain JSON loses."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,26 +9,11 @@ from hypothesis import strategies as st
 from reasoning_gym_reward import exact_text, from_exact_text
 from strategies import fuzzing
 
-keys = (
-    st.text(max_size=3)
-    | st.integers()
-    | st.tuples(st.integers())
-    | st.sampled_from(["__tuple__", "__pairs__", "__fraction__"])
-)
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.fractions()
-    | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(keys, inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+text, marks = st.text(max_size=3), st.sampled_from(["__tuple__", "__pairs__", "__fraction__"])
+keys = text | st.integers() | st.tuples(st.integers()) | marks
+leaves = text | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.fractions()
+few, by = partial(st.lists, max_size=3), partial(st.dictionaries, keys, max_size=3)
+values = st.recursive(leaves, lambda of: few(of) | few(of).map(tuple) | by(of), max_leaves=8)
 
 
 @fuzzing(30)
