@@ -114,5 +114,5 @@ def connected(address: str, at_once: int, say: Callable[[str], None]) -> RayClus
         return RayCluster(JobSubmissionClient(address), address, at_once, say)
     except (*_NO_ANSWER, KeyError) as error:
         valid = "http://HOST:8265, of a Ray installed as 'ray[default]', with --dashboard-host 0.0.0.0"
-        said = f"{given}, where Ray's job API does not answer ({error}); valid is, for example, {valid}"
+        said = f"{given}, where Ray's job API does not answer ({error}); valid is {valid}"
         raise AblationError(f"{said}. To ask it, type: ray job list --address {address}") from error
