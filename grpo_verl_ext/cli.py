@@ -100,7 +100,7 @@ def _invariance(
     seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Draw with this seed.")] = 0,
     loss: Annotated[str | None, typer.Option(help="Measure this policy_loss.loss_mode.")] = None,
     loss_agg_mode: Annotated[str | None, typer.Option(help="Average it by this loss_agg_mode.")] = None,
-    loss_scale_factor: Annotated[int | None, typer.Option(min=1, help="Its constant, not null.")] = None,
+    loss_scale_factor: Annotated[int | None, typer.Option(min=1, help="Divide by this, not null.")] = None,
 ) -> None:
     """Measure whether micro-batches, ranks or dynamic batching change a loss or its gradient.
 

@@ -5,8 +5,8 @@
 
 verl is not imported, but the code is what verl calls in a training with the preset, whose values are the
 defaults (`catalogue.compute`). ``help(losses.gvpo)`` has formula and example; ``dir(losses)`` the names.
-Functions are made from records, a stranger's too, when they are first asked for. Terms beside the loss,
-KL and entropy, are the trainer's, as are DAPO's filter and punishment of long responses.
+A function is made from its record, another package's too, when it is first asked for. KL and entropy terms
+are left to the trainer, as are DAPO's filter and punishment of long responses.
 """
 
 import inspect
@@ -101,17 +101,17 @@ def _keywords(algorithm: Algorithm, preset: Preset) -> dict[str, tuple[Any, str]
         found[name] = (preset.options.get(name, each.default), f"{each.description}.")
     found |= of_rewards
     if loss.needs is not None and not loss.needs.of_prompts:
-        found["seed"] = (0, "of what is drawn; another one at each update.")
+        found["seed"] = (0, "of the random draws; change it at each update.")
     if isinstance(loss, TokenLoss):
         words = "nats per token; responses with A < 0 that moved further get no gradient."
         found["off_policy_mask_threshold"] = (None, words)
         found["rollout_is_weights"] = (None, "weights of the tokens, (B, T), constants.")
-    words = "(tokens, responses, prompts) of the mini-batch where the rows are a part of it, of whole prompts"
-    words += "; losses of the parts then add up to that of the mini-batch."
+    words = "(tokens, responses, prompts) of the mini-batch, if the rows are some of its prompts, each whole"
+    words += "; the losses of its parts then add up to that of the mini-batch."
     if "seed" in found:
-        words = "refused: the loss compares a response with all of the mini-batch, which the rows must be."
+        words = "refused: the loss compares a response with the whole mini-batch, so pass all its rows."
     elif of_rewards:
-        words += ' Refused for rewards that are compared in it: several, or scale_rewards="batch".'
+        words += ' Refused where rewards are compared in it: several rewards, or scale_rewards="batch".'
     found["counts"] = (None, words)
     return found
 
@@ -180,7 +180,7 @@ def _counts(
     needs, has_rewards = algorithm.loss.needs, given["advantages"] is None
     of_all = given.get("scale_rewards") == "batch" or "reward_weights" in given
     if (needs is not None and not needs.of_prompts) or (has_rewards and of_all):
-        instead = "all rows, of which the other parts' log_prob has no gradient"
+        instead = "all rows, with the other parts' log_prob detached"
         raise TensorError(
             f"counts is {counts}, but {algorithm.name} compares a response with all of the mini-batch; valid "
             f"is None. Pass {'advantages of the mini-batch' if needs is None else instead}"
@@ -195,8 +195,8 @@ def _advantages(algorithm: Algorithm, given: Mapping[str, Any], mask: Tensor, gr
     if (advantages is None) == (rewards is None):
         valid = "advantages, or rewards with groups" if "rewards" in given else "advantages"
         raise TensorError(
-            f"{algorithm.name} has {'neither' if rewards is None else 'both'} advantages and rewards; valid "
-            f"is one of them. Pass {valid}"
+            f"{algorithm.name} has {'neither advantages nor' if rewards is None else 'both advantages and'} "
+            f"rewards; valid is one of them. Pass {valid}"
         )
     if rewards is None:
         return advantages

@@ -280,7 +280,7 @@ def test_what_stands_under_the_mask_does_not_count(name: str) -> None:
 
 PAIR: dict[str, Any] = {"rewards": torch.ones(2), "groups": [0, 0]}
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({}, TensorError, "grpo has neither advantages and rewards"),
+    ({}, TensorError, "grpo has neither advantages nor rewards"),
     (PAIR | {"advantages": LOG_PROB}, TensorError, "grpo has both"),
     (PAIR | {"groups": None}, TensorError, "groups is None"),
     (PAIR | {"groups": [0]}, TensorError, "groups has shape (1,)"),

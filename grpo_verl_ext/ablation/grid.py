@@ -206,7 +206,7 @@ def _wrong_claims(grid: GridSettings) -> Iterator[str]:
     needs = {
         "primary": (claims or grid.own_control, "a metric and its measure", line),
         "margin": (claims, "the smallest difference that matters", "margin=0.05"),
-        "control": (claims, "a known difference, which a setting that can show one must show", _CONTROL),
+        "control": (claims, "a known difference, which shows that this setting can show one", _CONTROL),
     }
     for key, (is_needed, valid, line) in needs.items():
         if is_needed and getattr(grid, key) is None:

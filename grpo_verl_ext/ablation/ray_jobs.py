@@ -110,9 +110,9 @@ def connected(address: str, at_once: int, say: Callable[[str], None]) -> RayClus
             raise AblationError(f"{given}, but {why}. Type: unset {name}")
     try:
         if not address.startswith(("http://", "https://")):
-            raise OSError("it begins with no http://")
+            raise OSError("it does not begin with http://")
         return RayCluster(JobSubmissionClient(address), address, at_once, say)
     except (*_NO_ANSWER, KeyError) as error:
         valid = "http://HOST:8265, of a Ray installed as 'ray[default]', with --dashboard-host 0.0.0.0"
-        said = f"{given}, where Ray's job API does not answer ({error}); valid is such as {valid}"
+        said = f"{given}, where Ray's job API does not answer ({error}); valid is {valid}"
         raise AblationError(f"{said}. To ask it, type: ray job list --address {address}") from error

@@ -53,7 +53,7 @@ class Report:
                 self.missing.append(f"{metric} {why.format(', '.join(runs))}: left out{fix}")
             if not results.curves[metric]:
                 near = get_close_matches(metric, {*results.table["metric"]}, n=3, cutoff=0.4)
-                like = f"; like it are {', '.join(near)}" if near else ""
+                like = f"; similar are {', '.join(near)}" if near else ""
                 fix = "Type: 'metrics=[…]'" if key == "metrics" else "Correct it and type folder=<another>"
                 self.missing.append(f"{key} has {metric}, which no run has logged{like}. {fix}")
         self.warnings = _warnings(results)

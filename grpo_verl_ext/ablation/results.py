@@ -74,14 +74,14 @@ Outcome = Literal["shown", "opposite", "equal within the margin", "undecided", "
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(Comparison, measures.Paired):
-    """One declared comparison over the common starts of its variants, with an interval of 1 − alpha."""
+    """One declared comparison over the common seeds of its variants, with an interval of 1 − alpha."""
 
     adjusted_p: float | None = None
     """After Holm over all comparisons; of ``p_equal`` where ``expected`` is equal."""
     p_equal: float | None = None
     """Equivalence within ±margin."""
     starts_needed: int | None = None
-    """Starts with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
+    """Seeds with which a difference of ``margin`` is found with 80 %; None where the spread is unknown."""
     outcome: Outcome = "undecided"
     label: str = "undecided"
     """Higher, lower, equal within the margin, whatever was expected; or why it is none of them."""
@@ -111,7 +111,7 @@ class Results:
         self.compared = [run for key, run in finished.items() if key not in self.left_out]
         """The finished runs that are compared."""
         self.curves = defaultdict[str, dict[_Run, "pd.Series[float]"]](dict)
-        """Metric → (variant, seed) → it by step, steps rising, of each run that is compared and has it."""
+        """Metric → (variant, seed) → its values by step, in order, of each compared run that logged it."""
         runs = {run.name: (run.variant, run.seed) for run in self.compared}
         by_step = self.table.set_index("step").groupby(["metric", "run"], observed=True, sort=False)["value"]
         for (metric, name), curve in by_step:
@@ -130,7 +130,7 @@ class Results:
         for metric in {*settings.metrics, settings.shown.metric, *(each.metric for each in settings.checks)}:
             self.measure(metric)
         self.first_spread: tuple[float, int, int] | None = None
-        """`spread` of the declared first starts; None until all compared variants have finished them."""
+        """`spread` of the declared first seeds; None until all compared variants have finished them."""
         if settings.starts is not None and (primary := settings.primary) is not None:
             first, of = settings.seeds[: settings.starts.first], self.values[primary.metric, primary.measure]
             if all(seed in of[name] for name in settings.compared for seed in first):
@@ -139,7 +139,7 @@ class Results:
         """All runs but those of seeds that the declared rule does not use, unless they have begun."""
         ended = Counter(seed for name, seed in runs.values() if name in settings.compared)
         self.finished = {seed for seed, count in ended.items() if count == len(settings.compared)}
-        """The seeds of the starts that the compared variants have all finished."""
+        """The seeds that the compared variants have all finished."""
 
     def measure(self, metric: str) -> None:
         """Measure what reaches the last step, at the steps that most have; a resumed run may lack some."""
@@ -161,9 +161,9 @@ class Results:
                     self.values[metric, measure][run.variant][run.seed] = value
 
     def spread(self, of: Primary, variants: Sequence[str], seeds: Sequence[int]) -> tuple[float, int, int]:
-        """SD of paired differences of the primary, degrees of freedom and starts it was estimated from.
+        """Return the SD of paired differences of the primary, its degrees of freedom and number of seeds.
 
-        Starts are the seeds that all variants have, without NaN; of fewer than two the SD is NaN.
+        Only seeds that all variants have, without NaN, count; with fewer than two the SD is NaN.
         """
         values = [self.values[of.metric, of.measure][name] for name in variants]
         common = [seed for seed in seeds if all(math.isfinite(each.get(seed, math.nan)) for each in values)]
@@ -173,7 +173,7 @@ class Results:
 
     @cached_property
     def seeds(self) -> list[int]:
-        """The seeds of the starts that the declaration asks for: verdicts use no others, even finished ones.
+        """The seeds that the declaration asks for: verdicts use no others, even finished ones.
 
         ``starts.first`` until these are finished; then what ``margin`` takes at 80 %, up to ``starts.most``,
         by a spread that is blind to the means. Finished runs alone decide, so that a kill changes nothing.
@@ -188,7 +188,7 @@ class Results:
         return settings.seeds[:count]
 
     def tested(self, comparison: Comparison) -> Verdict:
-        """Test a comparison over the declared starts that its variants have finished."""
+        """Test a comparison over the declared seeds that its variants have finished."""
         settings, weights = self.settings, comparison.weights
         every, taken = self.values[settings.shown.metric, comparison.measure], -(comparison.number or 0.0)
         terms = {
@@ -279,7 +279,7 @@ def _unlike(run: _Run, variant: str, known: Mapping[_Run, Record], settings: Gri
         is_chosen = any(file.startswith(each) for each in chosen for file in (*grid.STARTS, key))
         is_judged = not is_chosen and (None not in hashes or key.partition("[")[0] in grid.STARTS)
         if is_judged and len(hashes) > 1:
-            yield f"its {key} is another than that of {of_other}"
+            yield f"its {key} differs from that of {of_other}"
 
 
 TABLE = "metrics.parquet"

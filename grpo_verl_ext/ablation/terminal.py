@@ -131,7 +131,7 @@ def _until_decided(
     """Train ``starts.first`` seeds, then all of `Results.seeds`; say whether they are compared."""
     first = starts.first
     if not train(settings.seeds[:first]):
-        console.print(f"The first {first} seeds are not all finished; then it is decided how many follow.")
+        console.print(f"The first {first} seeds are not all finished; how many follow is decided then.")
         return False
     results = read_results(Path(settings.folder))
     spread, seeds = results.first_spread, results.seeds

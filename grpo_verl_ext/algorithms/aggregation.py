@@ -2,7 +2,7 @@
 
 A call sees one micro-batch of one data-parallel rank. verl sums micro-batches and averages gradients over
 the D ranks, so with numbers counted over all ranks and micro-batches (N tokens, B responses, P prompts) the
-parts add up to the mean over the mini-batch, however it was cut:
+parts add up to the mean over the mini-batch, however it is split:
 
     1/D · Σ_ranks Σ_micro-batches  D/N · Σ_i Σ_t m ℓ   =   1/N · Σ_i Σ_t m ℓ     over the mini-batch.
 
@@ -83,7 +83,7 @@ def local_token_mean(loss: Tensor, response_mask: Tensor, global_batch_size: int
     """D·b/B · Σ_i Σ_t m ℓ / Σ_i Σ_t m, all sums over the b rows at hand: (B, T) → ().
 
     The token mean of each micro-batch, averaged over micro-batches by their share b/B of the responses:
-    TRL's ``loss_type="bnpo"``. By definition it depends on how the mini-batch is cut.
+    TRL's ``loss_type="bnpo"``. By definition it depends on how the mini-batch is split.
     """
     check_matrix(response_mask=response_mask)
     share = response_mask.shape[0] / global_batch_size

@@ -20,7 +20,7 @@ BLOCK = 2**18
 
 
 def _row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Cut the rows into blocks of at most `BLOCK` tokens, or one longer row: (rows, their tokens) of each."""
+    """Split the rows into blocks of at most `BLOCK` tokens, or one longer row; (rows, tokens) of each."""
     begins = offsets.tolist()
     rows, start = len(begins) - 1, 0
     for stop in range(1, rows + 1):

@@ -77,7 +77,7 @@ def enter(algorithm: Algorithm, presets: Path = _OWN_PRESETS) -> None:
         mine, theirs = (each.options.model_fields if each.options else {} for each in (loss, other))
         for key in mine.keys() & theirs.keys():
             if mine[key].default != theirs[key].default:
-                why = f"its default is another than in the loss {other.name}"
+                why = f"its default differs from that in the loss {other.name}"
                 raise RecordError(name, "options", key, why)
     baseline = getattr(estimator, "baseline", None)
     equal = (torch.ones(2), torch.zeros(2).long(), torch.ones(2).bool())  # as no probe's rewards are

@@ -1,4 +1,4 @@
-"""How a loss averages its tokens, and its metrics, over the whole mini-batch, however that is cut.
+"""How a loss averages its tokens, and its metrics, over the whole mini-batch, however it is split.
 
 Each average is a function of `algorithms.aggregation` with the counts of the mini-batch that verl's
 ``ppo_loss`` puts into the actor's configuration.

@@ -78,8 +78,8 @@ _MAXRL = Algorithm(
         requires=(
             Off(
                 PUNISHES,
-                "makes a long response's reward of 0 fall below 0, at which MaxRL, dividing by the mean "
-                "reward of a prompt, ends the training",
+                "makes the reward 0 of a long response negative; MaxRL, which divides by a prompt's mean "
+                "reward, then ends the training",
                 when=overlong_punishment,
             ),
         ),

@@ -91,7 +91,7 @@ _LOSS = GroupLoss(
         requires.WHOLE_RESPONSES,
         requires.Off(
             "algorithm.filter_groups.enable",
-            "drops prompts of equal rewards, at which the anchor would pull, too",
+            "drops prompts with equal rewards, on which the anchor would still pull",
             when=requires.Where(
                 "the anchor is another than the policy of the rollout",
                 lambda config: setting(config, ANCHOR, "old") != "old",

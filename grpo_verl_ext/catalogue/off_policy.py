@@ -22,7 +22,7 @@ _TOPR = Algorithm(
         keywords=lambda _: {},
         one_output=requires.ONE_OUTPUT,
         requires=requires.weighs_responses(
-            "weighs better responses, too, where TOPR tapers worse ones alone (arXiv 2503.14286)"
+            "also weighs better responses, whereas TOPR tapers only worse ones (arXiv 2503.14286)"
         ),
     ),
     title="Le Roux et al., Tapered Off-Policy REINFORCE",
@@ -70,7 +70,7 @@ _ICEPOP = Algorithm(
         keywords=lambda config: clip_range(config) | own_options(_IcePopOptions, config),
         options=_IcePopOptions,
         settings=(check_clip_range,),
-        requires=(_TWICE, requires.Off(BYPASS, "makes μ of π_old: no token is left out", refuse=True)),
+        requires=(_TWICE, requires.Off(BYPASS, "makes π_old equal to μ: no token is left out", refuse=True)),
     ),
     title="Ling Team, Every Step Evolves",
     fixes="engines that disagree on what they sampled: tokens outside of two bounds are left out",

@@ -1,7 +1,7 @@
 """What an algorithm is: an estimator of advantages, a loss, an average, options, needs, checks and a paper.
 
-A record is an `Algorithm` in a file of its own. Everything else asks it: registration with verl, the checks
-before a training, ``invariance``, the doctor and the pages of settings.
+A record is an `Algorithm` in its own file. Registration with verl, the checks before a training,
+``invariance``, the doctor and the pages of settings all read it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class VerlsLoss(Loss):
     """A loss of verl's own.
 
     Attributes:
-        exact_preset: what to type for the loss whose gradient, other than this one's, is the same at any cut.
+        exact_preset: what to type for a loss whose gradient, unlike this one's, is the same at any split.
     """
 
     exact_preset: str = ""

@@ -42,7 +42,7 @@ _KIMI = Algorithm(
             requires.Off(
                 BYPASS,
                 "takes old log-probs of several policies for a prompt, and kimi's mean reward of a prompt "
-                "stands for the normaliser of one policy",
+                "approximates the normaliser of one policy",
                 when=requires.Where(
                     "responses to a prompt may come from several policies",
                     lambda config: requires.is_stored(config) or requires.several_policies(config),

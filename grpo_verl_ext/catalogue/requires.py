@@ -207,7 +207,7 @@ def runs_v1(config: DictConfig) -> bool:
 
 # Rows of losses that weigh a response by the log-ratio of the whole response, π to an older policy
 
-ONE_OUTPUT = "its loss is of log π(y), and several outputs of a session are no single y"
+ONE_OUTPUT = "its loss needs log π(y) of one y, and several outputs of a session are not one"
 """Why such losses refuse a session with several outputs."""
 WEIGHTS = f"{CORRECTION}.rollout_is"
 _CACHE = "skip.rollout_tq.enable"

@@ -102,7 +102,7 @@ def checked_rule(settings: IterateSettings, config: DictConfig) -> Rule:
         rule = functions.load_function(str(name))
         kind.made([Response("", "1+1=?", "", "0", 0.0, 1)], rule, per_prompt=1, seed=0)
     except Exception as error:
-        seen = f"{key} is {name!r}, which cannot be asked for an empty response: {error}"
+        seen = f"{key} is {name!r}, which cannot be run on an empty response: {error}"
         fix = f"{key}=grpo_verl_ext.rewards.{valid}, or a function of your own like it"
         raise IterateError(f"{seen}. Type: {fix}") from error
     try:

@@ -58,8 +58,8 @@ def _check_names(config: DictConfig) -> None:
         name, valid = setting(config, key), [str(getattr(each, "value", each)) for each in registered]
         may_be_elsewhere = key != keys.AGENT_LOOP and registers_elsewhere(config)
         if isinstance(name, str) and name not in valid and not may_be_elsewhere:
-            why = "nothing of this name is registered with verl (a module of yours that registers it is "
-            why += "named by VERL_USE_EXTERNAL_MODULES)"
+            why = "nothing of this name is registered with verl (if a module of yours registers it, name "
+            why += "the module in VERL_USE_EXTERNAL_MODULES)"
             fix = Line(f"{key}={get_close_matches(name, valid, n=1, cutoff=0.0)[0]}")
             raise SettingError(key, name, why=why, valid=tuple(sorted(valid)), fix=fix)
 
@@ -84,7 +84,7 @@ def _advise_preset(config: DictConfig) -> Iterator[Problem]:
     if found := {key: unseen[key] for key in unseen if key not in catalogue.left_to_user(name)}:
         lines = {key: f"{key}={as_typed(now)}" for key, (_, now) in found.items()}
         pairs = "; ".join(f"{line}, in the preset {as_typed(found[key][0])}" for key, line in lines.items())
-        seen = f"preset {name} chooses and rewards responses otherwise than its paper: {pairs}"
+        seen = f"preset {name} selects and rewards responses differently from its paper: {pairs}"
         fix = Line(without=tuple(found), more=f"the same command without {' '.join(lines.values())}")
         yield Problem(PRESET, name, seen=seen, fix=fix)
 
@@ -116,7 +116,7 @@ def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:
     if actor.kl_loss_type in ("kl", "k1"):
         why = "has mean 0: as a loss it does not hold the policy to the reference"
     elif actor.kl_loss_type in ("abs", "low_var_kl", "k3") and not has_k3:
-        why = "is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π), which GRPO's paper alone means"
+        why = "is not that of KL(π ‖ π_ref): k3's is that of KL(π_ref ‖ π), which only GRPO's paper intends"
     else:
         return
     fix = Line(f"{key}=k3+", more=", the value of k3 with the gradient of k2")
@@ -135,11 +135,11 @@ def _check_rollout_log_probs(config: DictConfig) -> None:
     key, mode, correction = f"{ROLLOUT}.calculate_log_probs", setting(config, _RETURNED), _correction(config)
     needs = f"{correction} needs the log-probs of the rollout"
     if correction and setting(config, key) is False:
-        why = f"{needs}, without which verl leaves the correction out, or ends after the first rollout"
+        why = f"{needs}; without them verl skips the correction, or ends after the first rollout"
         raise SettingError(key, False, why=why, valid="true", fix=Line(f"{key}=true"))
     if correction and setting(config, f"{ROLLOUT}.name") == "vllm" and str(mode).endswith("_logits"):
         valid, fix = "processed_logprobs, or raw_logprobs at temperature 1", f"{_RETURNED}=processed_logprobs"
-        raise SettingError(_RETURNED, mode, why=f"{needs}, and logits are none", valid=valid, fix=Line(fix))
+        raise SettingError(_RETURNED, mode, why=f"{needs}, and logits are not", valid=valid, fix=Line(fix))
 
 
 def _advise_bypass(config: DictConfig) -> Iterator[Problem]:
@@ -168,7 +168,7 @@ def _advise_sizes(config: DictConfig) -> Iterator[Problem]:
     nodes, per_node, n, mini_batch, prompts = counts
     fetches_singly = setting(config, keys.FILTER) or "async" in str(setting(config, MODE))
     if is_count(fetched) and prompts % fetched and not fetches_singly:
-        why = f"verl fetches so many prompts at a time, and a step has {prompts}"
+        why = f"verl fetches this many prompts at a time, and a step has {prompts}"
         yield Problem("data.gen_batch_size", fetched, Line("data.gen_batch_size=null"), why)
     if setting(config, f"{ACTOR}.strategy") not in STATISTIC_ENGINES:
         return
@@ -203,8 +203,8 @@ def _advise_mini_batch(config: DictConfig) -> Iterator[Problem]:
     if last and setting(config, f"{ACTOR}.use_dynamic_bsz") and "separate_async" not in setting(config, MODE):
         whose = f"each of the {parts} parts of a step" if parts > 1 else "a step"
         largest = max(each for each in range(1, min(mini_batch, of_part) + 1) if of_part % each == 0)
-        why = f"the last update of {whose} has {last} prompts: the rest of it is padding, and a loss "
-        why += "averaged over responses or prompts is divided by it, too"
+        why = f"the last update of {whose} has {last} prompts: the rest is padding, and counts in the "
+        why += "denominator of a loss that is averaged over responses or prompts"
         yield Problem(key, mini_batch, Line(f"{key}={largest}"), why, valid=f"a divisor of {of_part}")
 
 

@@ -70,7 +70,7 @@ def note_training(config: DictConfig) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / _NOTE, json.dumps(_trained_by(config), indent=1))
         except OSError as error:
-            say(f"warning: another training in {folder} would not be noticed, for {error}")
+            say(f"warning: another training in {folder} would go unnoticed: {error}")
 
 
 def _check_folder(config: DictConfig) -> None:

@@ -56,11 +56,11 @@ def _by_verls_loss(name: str) -> In:
 
 
 _STATISTIC = refused(
-    Trainer(requires.OUR_MODES, "tells a loss nothing beside verl's arguments"),
+    Trainer(requires.OUR_MODES, "passes a loss nothing but verl's arguments"),
     In(
         _STRATEGY,
         STATISTIC_ENGINES,
-        "measures nothing of other responses between the updates on one rollout",
+        "computes no statistic of other responses between the updates on one rollout",
         when=policy_moves,
         line=Line(*ON_FSDP2, more=f", or {Line(*_ONE_UPDATE)}"),
     ),
@@ -72,7 +72,7 @@ _STATISTIC = refused(
     NoneWith(
         f"{keys.DISTILLATION}.loss_mode",
         "forward_kl_topk",
-        "has verl call the loss for the logits, too, where nothing is known of other responses",
+        "makes verl call the loss on the logits, too, where other responses are not available",
         when=Where(
             "verl may distil by top tokens, beside the algorithm",
             lambda config: (
@@ -106,7 +106,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
         requires.Same(
             f"{ACTOR}.rollout_n",
             f"{ROLLOUT}.n",
-            "is not the number of responses, by which the loss counts the prompts",
+            "is not the number of responses to a prompt, from which the loss counts the prompts",
             refuse=True,
         ),
     ),
@@ -133,7 +133,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
         ),
         Null(
             f"{_SAMPLER}.path",
-            "is left the dynamic sampling by verl, and need not read algorithm.filter_groups",
+            "takes the place of verl's dynamic sampling, and need not read algorithm.filter_groups",
             when=If(f"{_SAMPLER}.name"),
             line=Line(f"{_SAMPLER}.path=null", more=f", or {keys.FILTER}=false"),
         ),
@@ -159,7 +159,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
         NoneWith(
             f"{CORRECTION}.rollout_rs",
             "token",
-            "may reject the last token of a response, by which a truncated one is known",
+            "may reject the last token of a response, which shows whether it was truncated",
             refuse=True,
             when=_IS_OURS,
             line=Line(

@@ -42,7 +42,7 @@ def file_of(name: str) -> Path | None:
 
 @cache
 def load_function(name: str) -> Callable[..., object]:
-    """Import the function; ValueError: its code fails, or because of ImportError it is missing."""
+    """Import the function; ValueError if its code fails, or, caused by an ImportError, if it is missing."""
     where, colon, attribute = _parts(name)
     try:
         if colon:
@@ -68,7 +68,7 @@ def load_function(name: str) -> Callable[..., object]:
 
 
 def as_number(value: Any) -> float | None:
-    """Return a number as a float: truth, and one element of numpy or torch, too; None for all else."""
+    """Return a number, a bool, or one element of numpy or torch as a float; None for all else."""
     value = value.item() if getattr(value, "ndim", None) == 0 else value
     try:
         return float(value) if isinstance(value, Real) else None
@@ -77,9 +77,9 @@ def as_number(value: Any) -> float | None:
 
 
 def checked_result(result: Mapping[str, Any], function: str) -> dict[str, Any]:
-    """Return a reward manager's result with numbers of Python; ValueError: verl could not use it.
+    """Return a reward manager's result with Python numbers; ValueError if verl could not use it.
 
-    verl loses a response with another score, and its validation ends where a reported value is a list.
+    verl loses a response whose score is not finite, and a reported list ends its validation.
     """
     score, report = as_number(result["reward_score"]), dict(result.get("reward_extra_info") or {})
     said = f"the reward function {function}"

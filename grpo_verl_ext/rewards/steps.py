@@ -41,7 +41,7 @@ def step_end_tokens(reported: Mapping[str, Any], ids: Sequence[int], decode: _De
 
 
 def pieces(response: str, ends: Sequence[int]) -> list[str]:
-    """Cut the response after each number of characters, in order and each once; the rest is left out."""
+    """Return the response split after each number of characters, in order and each once, less the rest."""
     return [response[start:end] for start, end in pairwise([0, *sorted({*ends})])]
 
 
@@ -79,7 +79,7 @@ def step_rewards(
 ) -> tuple[list[float], list[int]]:
     """Return a reward for every addition written, 1 if right and 0 if not, and one for the answer.
 
-    Beside them, for each the number of characters up to and including its step; the answer is the last step
+    The second list has, for each, the characters up to and including its step; the answer is the last step
     and ends with the response. An empty response has no step.
 
     Additions count after the first ``<reasoning>``, up to ``</reasoning>`` or the end; any other text between

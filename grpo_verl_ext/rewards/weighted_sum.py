@@ -65,10 +65,10 @@ def compute_score(
         step_rewards: also return the rewards of the single steps, for process supervision.
 
     Returns:
-        ``score`` = Σ weight × reward; ``acc`` of the first function that returns one, else 1.0 for a right
-        answer, without the rule ``correctness`` the number of your own function if it is alone; each reward
-        without its weight; ``gold``, 1.0 if the response is ``extra_info["response"]``; with ``step_rewards``
-        also ``steps``, and both lists of `steps.step_rewards`.
+        ``score`` = Σ weight × reward; ``acc``, the first that a function returns, else 1.0 for a right
+        answer, or, if your own function is the only reward, its number; each reward without its weight;
+        ``gold``, 1.0 if the response is ``extra_info["response"]``; with ``step_rewards`` also ``steps``, and
+        both lists of `steps.step_rewards`.
     """
     check_weights(weights)
     if unknown := sorted(passed_by_verl.keys() - {*_PASSED_BY_VERL}):

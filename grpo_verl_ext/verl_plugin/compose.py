@@ -160,6 +160,6 @@ def _no_such_training(config_path: str, config_name: str) -> SettingError:
         "--config-path",
         config_path,
         why=f"{folder_of(config_path)} has no configuration",
-        valid=f"a folder, absolute or seen from that of verl's main_ppo, or {_IN_PACKAGE}MODULE",
+        valid=f"a folder, absolute or relative to that of verl's main_ppo, or {_IN_PACKAGE}MODULE",
         fix=f"--config-path={CONFIG_PATH}",
     )

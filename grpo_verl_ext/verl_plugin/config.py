@@ -30,8 +30,8 @@ class RewardModelOptions(Section):
 
     path: Text | None = option(
         None,
-        "needed: classifier with one output, with `grpo_process` of tokens with two (wrong, right); verl's "
-        "reward processes load it on CPU",
+        "needed: a classifier with one output, or with `grpo_process` a token classifier with two (wrong, "
+        "right); verl's reward processes load it on CPU",
         "a folder, or a name on a hub",
         "<folder>",
     )
@@ -145,8 +145,8 @@ class Options(Section):
     )
     old_log_probs_from_update: bool = option(
         False,
-        "the first update takes the old log-probs of its rows from its own pass, that of the same policy: "
-        "no pass for them before it, and none at all with one update on a rollout",
+        "the first update takes old log-probs from its own pass, whose policy is the same: no pass computes "
+        "them before it, and with one update on a rollout none at all",
     )
     ref_kl_metrics: bool = option(True, "`actor/ref_kl_k1`, `…_k2`, `…_k3` where a reference is loaded")
     watch: bool = option(
@@ -155,8 +155,8 @@ class Options(Section):
     )
     lost_responses: Annotated[Number, Field(ge=0, le=1)] | None = option(
         None,
-        "share of a step's responses that may be lost, in the `grpo_ext_…` modes; null: none by an error of "
-        "the reward function, other than its server's",
+        "share of a step's responses that may be lost, in the `grpo_ext_…` modes; null: none to an error of "
+        "the reward function, except its server's",
         "a number in [0, 1], or null",
         "0.1",
     )

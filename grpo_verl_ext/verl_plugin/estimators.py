@@ -59,8 +59,8 @@ def estimate(
         raise SettingError(
             "algorithm.use_kl_in_reward",
             True,
-            why="the agent loop answers a session by several outputs, of which the last reward counts, so "
-            "that the KL of the others would be lost",
+            why="the agent loop returns several outputs for a session, and only the last one's reward "
+            "counts: the KL of the others would be lost",
             valid="false",
             fix=Line("algorithm.use_kl_in_reward=false", "actor_rollout_ref.actor.use_kl_loss=true"),
         )

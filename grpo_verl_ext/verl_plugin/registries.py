@@ -58,7 +58,7 @@ def _loss(
         MODE,
         None,
         seen=f"policy_loss.loss_mode={loss.name} was called without {lacks}, which verl's own trainers and "
-        "workers do not tell a loss",
+        "workers do not pass to a loss",
         valid=OUR_MODES,
         fix=f"python3 -m verl.trainer.main_ppo … trainer.use_v1=true {MODE}=grpo_ext_sync",
     )

@@ -327,7 +327,7 @@ class TestAnalysis:
     def test_a_primary_that_no_run_logged_is_named(self, grid: Grid) -> None:
         analysis = grid({"a": around(0.06)}, expect=HIGHER, primary=Primary("accc", "final"))
         assert analysis.missing == [
-            "primary has accc, which no run has logged; like it are acc. Correct it and type folder=<another>"
+            "primary has accc, which no run has logged; similar are acc. Correct it and type folder=<another>"
         ]
         assert analysis.verdicts[0].outcome == "blind"
 

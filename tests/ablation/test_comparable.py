@@ -15,7 +15,7 @@ from grpo_verl_ext.ablation.results import read_results
 MODEL, DATA = "actor_rollout_ref.model.path", "data.train_files"
 GOLD = "algorithm.grpo_ext.gold_responses.files"
 TEACHER = "distillation.teacher_models.teacher_model.model_path"
-NOT_THE_BASES = "is another than that of base/seed-2"
+NOT_THE_BASES = "differs from that of base/seed-2"
 SEEDS = (1, 2, 3)
 Grid = Callable[..., None]
 DECLARED = {
@@ -137,7 +137,7 @@ def test_a_declared_pair_is_judged_without_its_baseline(grid, tmp_path: Path, ba
     assert ("other", 2) not in found
     if baseline == "unfinished":
         of_other = "that of other/seed-2"
-        why = f"its commit is def, and {of_other} abc; its {MODEL} is another than {of_other}"
+        why = f"its commit is def, and {of_other} abc; its {MODEL} differs from {of_other}"
         assert found == {("third", 2): why}
 
 
@@ -154,5 +154,5 @@ def test_variants_with_the_same_model_of_an_axis_are_compared_in_it(grid, tmp_pa
     sizes["third-large", 2] = "larger"
     of = {run: inputs(run[1], **{MODEL: size}) for run, size in sizes.items()}
     grid(of, **declared, axes=axes, baseline=["base", "small"])
-    why = f"its {MODEL} is another than that of other-large/seed-2"
+    why = f"its {MODEL} differs from that of other-large/seed-2"
     assert read_results(tmp_path).left_out == {("third-large", 2): why}

@@ -59,7 +59,7 @@ WRONG = {
         lambda: catalogue.enter(
             replace(NEW_VESPO, loss=replace(VESPO.loss, name="new", options=OtherOptions))
         ),
-        f"its options is '{OPTION}', but its default is another than in the loss vespo",
+        f"its options is '{OPTION}', but its default differs from that in the loss vespo",
     ),
     "a statistic that nothing computes": (
         lambda: TokenLoss("new", lambda a, b, c, d, config, statistic: a),

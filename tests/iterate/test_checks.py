@@ -98,7 +98,7 @@ def test_a_policy_that_fits_its_reward_model(settings, overrides, reward_model) 
     [("label", "no.such.module.rule"), ("label", "os.getcwd"), ("label", "os"), ("step_label", RULE)],
 )
 def test_what_is_no_rule_is_named(settings, rule_of, rule: str, name: str) -> None:
-    with pytest.raises(IterateError, match=rf"reward_model\.{rule} is '{name}', which cannot be asked"):
+    with pytest.raises(IterateError, match=rf"reward_model\.{rule} is '{name}', which cannot be run"):
         rule_of(settings(**{"label": None, rule: name}))
 
 

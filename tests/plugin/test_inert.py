@@ -244,6 +244,6 @@ def test_a_patch_whose_target_has_moved_is_one_warning(name: str) -> None:
     with redirect_stderr(StringIO()) as said:
         patches.apply_or_warn(patch.apply, name, patch.without, moved)
     (line,) = said.getvalue().splitlines()
-    assert line.startswith(f"grpo_verl_ext: warning: the patch {name} of {patch.module} is not in place")
+    assert line.startswith(f"grpo_verl_ext: warning: the patch {name} of {patch.module} is not applied")
     assert line.endswith(patch.without)
     assert not set(vars(moved)) - set(vars(ModuleType("empty")))

@@ -199,7 +199,7 @@ def test_sizes_of_passes_and_of_fetches(config: Config) -> None:
     assert "a rank has 64 responses; valid is a divisor of 64" in message
     fetched = {"data__gen_batch_size": 36}
     (message,) = told(config(**SIZES, **fetched), "sizes")
-    assert "so many prompts at a time, and a step has 96. Type: data.gen_batch_size=null" in message
+    assert "this many prompts at a time, and a step has 96. Type: data.gen_batch_size=null" in message
     by_filter = {"algorithm__filter_groups": {"enable": True}}
     for singly in ({"trainer__v1__trainer_mode": "colocate_async"}, by_filter):
         assert told(config(**SIZES, **fetched, **singly), "sizes") == []

@@ -52,7 +52,7 @@ def test_what_a_preset_leaves_to_the_user_replaces_nothing(words: tuple[str, ...
 @pytest.mark.parametrize("word", ["algorithm.filter_groups.enable=false", "reward.reward_manager.name=naive"])
 def test_what_no_gradient_shows_is_said_by_key(word: str) -> None:
     (problem,) = warned("+algo=dapo", word)
-    assert str(problem).startswith("preset dapo chooses and rewards responses otherwise than its paper: ")
+    assert str(problem).startswith("preset dapo selects and rewards responses differently from its paper: ")
     assert problem.fix == f"the same command without {word}"
 
 

@@ -68,10 +68,10 @@ def refuse_several_outputs(
     """
     if record is None or (are_shown and not record.one_output):
         return
-    valid = f"one, or a trainer that shows its estimators the sessions: {', '.join(OUR_MODES)}"
+    valid = f"one, or a trainer that passes sessions to its estimators: {', '.join(OUR_MODES)}"
     line = "trainer.v1.trainer_mode=grpo_ext_sync"
     if record.one_output:
-        valid = f"one, for {record.one_output}"
+        valid = f"one, because {record.one_output}"
         more = "or take an agent loop that returns one: actor_rollout_ref.rollout.agent.default_agent_loop=…"
         line = f"+algo@_global_=grpo {line}, {more}"
     key = ESTIMATOR if isinstance(record, Estimator) else LOSS

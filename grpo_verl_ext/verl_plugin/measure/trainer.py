@@ -71,9 +71,9 @@ class MeasureMixin(PPOTrainer):  # type: ignore[misc]  # verl ships no types
         asked = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
         lost, share = max(0, asked - len(reports)), options.lost_responses
         metrics["training/lost_responses"] = lost
-        said = f"{lost} of {asked} responses of step {self.global_steps} are lost, for what the log says"
+        said = f"{lost} of {asked} responses of step {self.global_steps} are lost; the log says why"
         if share is not None and lost > share * asked:
-            raise RuntimeError(f"{said}; valid is a share of at most {share} ({SECTION}.lost_responses)")
+            raise RuntimeError(f"{said}. Valid is a share of at most {share} ({SECTION}.lost_responses)")
         if lost and not self._has_lost:
             self._has_lost = True
             say(f"warning: {said}; from now on the metric training/lost_responses counts them")

@@ -103,6 +103,6 @@ def apply_or_warn(apply: Callable[[Any], None], name: str, without: str, module:
         apply(module)
     except (AttributeError, ImportError) as error:
         say(
-            f"warning: the patch {name} of {module.__name__} is not in place, for this version differs from "
+            f"warning: the patch {name} of {module.__name__} is not applied: this version differs from "
             f"the tested one ({error}); without it {without}"
         )

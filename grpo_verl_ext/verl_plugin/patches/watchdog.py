@@ -63,7 +63,7 @@ def patch_trainer(trainer_base: Any) -> None:
         if groups and groups.enable and refilled - num_prompts < many <= refilled:
             say(
                 f"warning: step {self.global_steps} has drawn {refilled} prompts in place of those whose "
-                f"responses are equal in {key}={groups.metric}, and draws on. Type: {key}=<another>"
+                f"responses are equal in {key}={groups.metric}, and keeps drawing. Type: {key}=<another>"
             )
         return refill(self, num_prompts)
 

@@ -52,7 +52,7 @@ def _check_reward_model(config: DictConfig) -> None:
     manager = config.reward.reward_manager.name
     if manager != REWARD_MANAGER:
         if options is not None:
-            why = f"{key} is set, and this manager asks no reward model"
+            why = f"{key} is set, and this manager calls no reward model"
             fix = Line(f"{_MANAGER}={REWARD_MANAGER}", more=f", or ~{key}")
             raise SettingError(_MANAGER, manager, why=why, valid=REWARD_MANAGER, fix=fix)
         return
@@ -127,7 +127,7 @@ def _advise_budgets(config: DictConfig) -> Iterator[Problem]:
     context = given if shape is None else shape.positions
     if context is not None and context < prompt + budget:
         why = f"the context has {context} tokens (max_model_len, else the model's): a response to a long "
-        why += "prompt is cut off before its budget, by which alone a truncated one is known, and counted"
+        why += "prompt is cut off before its budget, and only one that reaches it is counted as truncated"
         valid = f"at most {context} with data.max_prompt_length, which is {prompt}"
         longer = f", or {ROLLOUT}.max_model_len={prompt + budget}" if given else ""
         fix = Line(f"{key}={context - prompt}", more=longer) if context > prompt else f"{MODEL}=<another>"
@@ -197,7 +197,7 @@ _STEP_REWARDS = Feature(
     used=catalogue.learns_from_steps,
     requires=(
         *refused(
-            Trainer(OUR_MODES, "does not show the estimator the steps"),
+            Trainer(OUR_MODES, "does not pass the steps to the estimator"),
             *(
                 NoneWith(AGENT_LOOP, loop, "drops step rewards", line=Line(f"{AGENT_LOOP}={ours}"))
                 for loop, ours in AGENT_LOOPS.items()
@@ -214,7 +214,7 @@ _SEVERAL_REWARDS = Feature(
     used=catalogue.learns_from_several_rewards,
     requires=(
         *refused(
-            Trainer(OUR_MODES, "shows the estimator the sum of the rewards alone"),
+            Trainer(OUR_MODES, "passes only the sum of the rewards to the estimator"),
             In(
                 f"{SECTION}.scale_rewards",
                 ("group", None),

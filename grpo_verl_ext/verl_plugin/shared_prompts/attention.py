@@ -37,7 +37,7 @@ def _attend(  # noqa: PLR0917  # transformers' signature, after the first
     asked = [name for name in (*_UNKNOWN, "dropout") if others.get(name)]
     if asked or attention_mask is not None:
         raise ValueError(
-            f"shared prompts compute no attention with {', '.join(asked) or 'a mask'}, as this model asks. "
+            f"shared prompts have no attention with {', '.join(asked) or 'a mask'}, as this model needs. "
             "Type: algorithm.grpo_ext.shared_prompts=false"
         )
     return by(module, query, key, value, shared_prompts(), scaling), None

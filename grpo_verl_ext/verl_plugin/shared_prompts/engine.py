@@ -73,7 +73,7 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
             return super().prepare_model_inputs(micro_batch)
         ids, positions = micro_batch["input_ids"], micro_batch["position_ids"]
         if positions.dim() != ids.dim() or isinstance(micro_batch["temperature"], Tensor):
-            raise ValueError(f"shared prompts know no images and no temperature of a row. {_OFF}")
+            raise ValueError(f"shared prompts support no images and no temperature per row. {_OFF}")
         at = layout_of(micro_batch["prompts"], micro_batch["responses"])
         inputs = {
             "input_ids": ids.values()[at.source][None],

@@ -36,14 +36,14 @@ _STORED_RESPONSES = Feature(
             "trains on a response in a later step than the one that sampled it: its age would be too small, "
             "and its log-probs those of another policy",
             when=requires.Where(
-                "responses come from a history, of which there is none with a share of 0",
+                "responses come from a history, and the share is not 0",
                 lambda config: setting(config, f"{_KEY}.source") == "history" and requires.is_stored(config),
             ),
         ),
         requires.AtLeast(
             f"{_KEY}.max_age",
             1,
-            "sets no age up to which a history keeps responses: at least an epoch's steps",
+            "does not limit the age of a history's responses: set at least an epoch's steps",
             when=requires.If(f"{_KEY}.source", ("history",)),
             line=f"+{_KEY}.max_age=<training steps>",
         ),

@@ -110,7 +110,7 @@ class GivenResponses:
             if back != text:
                 raise ValueError(
                     f"does not survive the tokenizer, which makes {back[:40]!r}… of {text[:40]!r}…; valid "
-                    "are a text that it gives back, or token ids"
+                    "are a text that it returns unchanged, or token ids"
                 )
             given = {"token_ids": [*ids, *end]}
         try:
@@ -165,7 +165,7 @@ class ResponseHistory:
         try:
             text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
         except TypeError as error:
-            seen = f"a prompt has more than text ({error}), by which the history would know it"
+            seen = f"a prompt has more than text ({error}), and the history knows prompts by their text"
             raise _wrong_history(seen, "prompts of text", f"~{_SECTION}") from error
         return hashlib.sha256(text.encode()).hexdigest()
 

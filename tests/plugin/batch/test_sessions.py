@@ -295,7 +295,7 @@ class TestUnderVerlsOwnTrainer:
         queue = dict.fromkeys(["u", "v", "u_0_0", "u_0_1", "v_0_0"])
         with pytest.raises(ValueError, match=r"grpo_outcome: .* session u_0 .* by 2 outputs.*trainer_mode="):
             self.advantages(monkeypatch, "grpo_outcome", queue)
-        with pytest.raises(ValueError, match=r"adv_estimator=gvpo: .* valid is one, for its loss"):
+        with pytest.raises(ValueError, match=r"adv_estimator=gvpo: .* valid is one, because its loss"):
             self.advantages(monkeypatch, "gvpo", queue)
 
     def test_one_output_each_passes_and_other_prompts_may_have_more(

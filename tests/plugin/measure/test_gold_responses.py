@@ -305,7 +305,7 @@ class TestTrainingRewards:
             trainer.step(metrics, {})
         assert capsys.readouterr().err.count("2 of 6 responses of step 1 are lost") == 1
         config.algorithm.grpo_ext.lost_responses = 0.3
-        with pytest.raises(RuntimeError, match=r"are lost, .* valid is a share of at most 0\.3"):
+        with pytest.raises(RuntimeError, match=r"are lost; .* Valid is a share of at most 0\.3"):
             trainer.step({}, {})
         # of 1, 0 and 5, 2: mean 2, squared deviations 1, 4 and 9, 0; within prompts 0.5 and 1.5
         assert metrics == {

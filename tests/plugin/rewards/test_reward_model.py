@@ -179,7 +179,7 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("overrides", "message"),
         [
-            ([f"+{SECTION}.path=m"], rf"name is naive, but {SECTION} is set, .* asks no reward"),
+            ([f"+{SECTION}.path=m"], rf"name is naive, but {SECTION} is set, .* calls no reward"),
             ([MANAGER], rf"rule_and_model, but {SECTION}\.path is null"),
             ([MANAGER, f"+{SECTION}.path=./nowhere"], r"there is no nowhere/config\.json"),
             (
