@@ -114,11 +114,11 @@ def judgements(config: DictConfig, words: Sequence[str] = ()) -> Iterator[Findin
         # Of other packages' functions an error may be a fault of the probe's batch.
         known = {"verl", "grpo_verl_ext", "functools"}
         if others := sorted(each for each in modules if each.partition(".")[0] not in known):
-            seen = f"{probe.names} could not be tried, for {' and '.join(others)} raises on a synthetic "
-            seen += f"batch {said}; the training goes on"
+            seen = f"{probe.names} could not be tried, for {' and '.join(others)} raises {said}, on a "
+            seen += "synthetic batch; the training goes on"
             yield Finding("refused", Severity.WARNING, Problem("", None, seen=seen))
             return
-        yield Finding("refused", Severity.ERROR, _fault(probe, f"raises at the first update {said}"))
+        yield Finding("refused", Severity.ERROR, _fault(probe, f"raises {said}, at the first update"))
         return
     yield from _another(probe, training, found)
     if not _are_right(found):
@@ -141,7 +141,7 @@ def _fault(probe: _Probe, fault: str) -> Problem:
 
 
 def _in_parts(config: DictConfig, training: Training, rows: Rollout, whole: Tensor) -> Iterator[Finding]:
-    """Yield what is found of a rollout that is cut, and of one that is used for several updates."""
+    """Yield what is found of a rollout that is split, and of one that is used for several updates."""
     loss, name = catalogue.loss_of(config), setting(config, LOSS)
     may_depend = isinstance(loss, TokenLoss) and loss.average is not None and loss.average.depends_on_split
     cuts = (("uneven", 1), ("dynamic", 2))
