@@ -52,3 +52,4 @@ if [[ -n ${UV_FIND_LINKS:=$find_links} ]]; then export UV_FIND_LINKS; else expor
   fail "the installation failed. If torch==…+cpu was not found, type: UV_FIND_LINKS=<folder or page that has it> bash examples/setup_cpu.sh"
 
 rm -f "$UNFINISHED"
+echo "setup_cpu.sh: $VENV is ready. Type: source $VENV/bin/activate" >&2

@@ -96,7 +96,7 @@ class Report:
             "variant",
             f"{shown}",
             "seconds of steps",
-            "tokens trained on",
+            "tokens of rollouts",
             "peak memory of the actor, GB",
         )
         of_checks = ("check", "variant", "value", "result")

@@ -92,7 +92,8 @@ def _control(results: Results, comparison: Comparison) -> CheckResult:
     tested = results.tested(comparison)
     alone = replace(tested, adjusted_p=tested.p, p_equal=None)  # outside of Holm's family
     outcome = outcome_of(alone, results.settings.alpha, 1)
-    name, passed = f"positive control: {tested.name}, {tested.expected}", outcome == "shown"
+    name = f"positive control: {tested.variant} is {tested.expected} than {tested.against} in the {tested.of}"
+    passed = outcome == "shown"
     _, said = _in_a_sentence(alone, outcome, _untested(alone), results.settings)
     said = f"positive control{' missed' * (not passed)}: {said}"
     return CheckResult(name, tested.variant, tested.difference, passed, True, said)
@@ -114,7 +115,7 @@ def _needed(tested: Verdict, margin: float) -> str:
     if needed <= count:
         return f"{needed} seeds are enough to find {margin:g} with {POWER:.0%}"
     more = f"{MANY} or more" if needed >= MANY else f"{needed - count} more"
-    return f"{margin:g} needs {more} seeds"
+    return f"finding a difference of {margin:g} takes {more} seeds"
 
 
 _NOUNS = {"equal": "equality", "different": "a difference"}

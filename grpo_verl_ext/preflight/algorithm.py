@@ -101,8 +101,7 @@ def _check_settings(config: DictConfig) -> None:
             why = f"policy_loss.loss_mode is {given[1]}, and the estimator {estimator} and the loss {name} "
             why += "belong together"
             fix = Line(f"{ESTIMATOR}={estimator}", f"{LOSS}={name}")
-            valid = f"{estimator} with the loss {name}, or neither"
-            raise SettingError(ESTIMATOR, given[0], why=why, valid=valid, fix=fix)
+            raise SettingError(ESTIMATOR, given[0], why=why, valid="both, or neither", fix=fix)
 
 
 def _advise_kl_gradient(config: DictConfig) -> Iterator[Problem]:

@@ -130,17 +130,17 @@ def report(config: DictConfig) -> int:
         count = str(parts * max(1, -(-(prompts // parts) // mini_batch)) * epochs)
     shown = (f"{key}={as_typed(value)}" for key, value in numbers.items() if key in always or value != 1)
     console.print(f"updates per rollout: {count} ({', '.join(shown)})")
-    console.print(f"responses that must meet in an update: {_meeting(config)}")
+    console.print(f"responses that an update needs together: {_meeting(config)}")
     preset = written(config.algorithm).get("preset")
     if preset in PRESETS:
-        console.print(f"preset {preset} sets, verl's default → the value now:")
+        console.print(f"preset {preset} sets (verl's default → value now):")
         defaults, replaced = verls_defaults(), differing(config)
         for key in PRESETS[preset].leaves:
             default, now = (as_typed(setting(each, key)) for each in (defaults, config))
             section, _, name = key.rpartition(".")
             if default != now:
                 default = default if name in setting(defaults, section, {}) else "no key of verl's"
-                own = f" ({preset} has {as_typed(replaced[key][0])})" if key in replaced else ""
+                own = f" (the preset has {as_typed(replaced[key][0])})" if key in replaced else ""
                 console.print(f"  {key}: {default} → {now}{own}")
         # Words of the command that replace a value which makes the preset's algorithm.
         ours = {key for key in (MODE, keys.AGENT_LOOP) if str(setting(config, key)).startswith(usage.PREFIX)}
@@ -149,7 +149,7 @@ def report(config: DictConfig) -> int:
             key = keys.moved_key(keys.key_of(word))
             for leaf in (each for each in leaves if f"{each}.".startswith(f"{key}.")):
                 own = ("" if leaf == key else f"{leaf}=") + as_typed(replaced[leaf][0])
-                console.print(f"delete from the script: {word} ({preset} has {own})")
+                console.print(f"delete from the script: {word} (the preset has {own})")
     return exit_status(found)
 
 
@@ -174,7 +174,7 @@ def _meeting(config: DictConfig) -> str:
     where = {
         StatisticSource.MICRO_BATCH: "in one micro-batch",
         StatisticSource.RANKS: "in the micro-batches of all ranks",
-        StatisticSource.FORWARD_PASS: "in another forward pass before each later update",
+        StatisticSource.FORWARD_PASS: "by one more forward pass before each later update (exact, but slower)",
     }
     chosen = cut.plan()
     return f"{cut.rows}, {where[chosen.source]}: {chosen.reason}"

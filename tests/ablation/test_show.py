@@ -41,7 +41,7 @@ def test_a_report_begins_with_the_verdicts_and_ends_with_files(declared: Report,
         "lr1e-3 lower than grpo lr1e-3 −0.25 passed",
         "means over seeds",
         f"variant {declared.results.settings.shown} seconds of steps "
-        "tokens trained on peak memory of the actor, GB",
+        "tokens of rollouts peak memory of the actor, GB",
     ]
     assert rest[6:-4] == [f"{variant} 0.250 4 21 3.00" for variant in declared.results.variants]
     names = ["report.json", "report.md", "report.html", "metrics.parquet"]

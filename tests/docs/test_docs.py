@@ -122,7 +122,7 @@ def test_every_command_is_one(page: Path) -> None:
 def test_the_short_form_that_trains_ppo_without_the_plugin_is_only_explained() -> None:
     files = (*PAGES, *(ROOT / "examples").rglob("*.sh"), *(ROOT / "examples").rglob("*.md"))
     short = {file.stem for file in files if "+algo=" in file.read_text()}
-    assert short == {"README", "api", "conformance", "troubleshooting"}
+    assert short == {"api", "conformance", "troubleshooting"}
 
 
 def examine(command: str) -> None:

@@ -55,8 +55,8 @@ def test_a_script_with_an_array_and_a_loop(tmp_path: Path) -> None:
     assert "  trainer.v1.trainer_mode: sync → grpo_ext_sync" in said
     assert f"  {ACTOR}.policy_loss.gvpo_beta: no key of verl's → 0.1" in said
     assert [line for line in said if line.startswith("delete")] == [
-        "delete from the script: algorithm.adv_estimator=grpo (gvpo has gvpo)",
-        f"delete from the script: {ACTOR}.use_kl_loss=True (gvpo has false)",
+        "delete from the script: algorithm.adv_estimator=grpo (the preset has gvpo)",
+        f"delete from the script: {ACTOR}.use_kl_loss=True (the preset has false)",
     ]
     assert "  type: the same command without algorithm.adv_estimator=grpo" in said
 
@@ -118,14 +118,14 @@ def test_without_a_preset_nothing_is_said_of_one(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         started(composed([f"{ACTOR}.policy_loss.loss_mode=dapo"]))
     said = capsys.readouterr().out
-    assert "responses that must meet in an update: not needed" in said
+    assert "responses that an update needs together: not needed" in said
     assert "+algo@_global_=" not in said.partition("findings:")[2]
 
 
 MEET = [
     ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=8"], "in one micro-batch"),
     ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", "trainer.n_gpus_per_node=4"], "in the micro-batches of all"),
-    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "another forward pass"),
+    ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=3"], "one more forward pass"),
     ([f"{ACTOR}.ppo_mini_batch_size=1024"], "no forward pass"),
     (["model_engine=megatron"], "not measured between the updates"),
     (["trainer.v1.trainer_mode=sync"], "not seen to by this trainer"),
@@ -184,6 +184,6 @@ def test_the_updates_on_a_rollout(words: list[str], count: str, reported: Report
     ],
 )
 def test_lines_to_delete(word: str, said: str | None, reported: Reported) -> None:
-    expected = [] if said is None else [f"delete from the script: {word} (gvpo has {said})"]
+    expected = [] if said is None else [f"delete from the script: {word} (the preset has {said})"]
     found = reported(["+algo=gvpo", word])
     assert [line for line in found if line.startswith("delete")] == expected
