@@ -17,7 +17,7 @@ NUMBERS='critic/score/mean|timing_s/step|actor/perf/max_memory_allocated_gb|trai
 
 python3 examples/tasks/smollm2_model.py
 python3 examples/tasks/smollm2_max.py --seed 1
-timeout 120 python3 benchmarks/gradient_at_cuts.py --losses gvpo grpo
+timeout 120 python3 benchmarks/gradient_at_cuts.py --losses gvpo grpo | grep --line-buffered -E "^on |^\|"
 
 for algo in ${ALGO:-gvpo grpo}; do
   log=$OUTPUTS/smollm2_$algo.log
@@ -27,7 +27,7 @@ for algo in ${ALGO:-gvpo grpo}; do
     +task=smollm2_max \
     +algo@_global_="$algo" \
     actor_rollout_ref.model.use_remove_padding=false \
-    +actor_rollout_ref.model.override_config.attn_implementation=sdpa \
+    ++actor_rollout_ref.model.override_config.attn_implementation=sdpa \
     actor_rollout_ref.actor.strategy=fsdp2 \
     actor_rollout_ref.ref.strategy=fsdp2 \
     actor_rollout_ref.rollout.name=vllm \
@@ -45,5 +45,8 @@ for algo in ${ALGO:-gvpo grpo}; do
     trainer.logger='["console"]' \
     trainer.default_local_dir="$OUTPUTS/smollm2_max/$algo" \
     "$@" 2>&1 | tee "$log" | { grep --line-buffered -oE "(^| )(step|$NUMBERS):[^ ]+" || true; } ||
-    [[ ${PIPESTATUS[0]} == 124 ]] # its three minutes are over
+    [[ ${PIPESTATUS[0]} == 124 ]] || { # its three minutes are over
+    tail -n 20 "$log" >&2
+    exit 1
+  }
 done

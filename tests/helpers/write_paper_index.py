@@ -20,7 +20,7 @@ mini-batches in prompts, updates per rollout. The embedded task is trained [with
 bash examples/quickstart.sh --algo NAME
 ```
 
-On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), yours `+algo@_global_=NAME`. 24
+On GPUs `ALGO=NAME bash examples/train/gsm8k.sh` takes [most](gpus.md), yours `+algo@_global_=NAME`. 27
 were trained here: all [learn](../examples/ablations/RESULTS.md#does-every-preset-learn).
 """
 HEAD = "| paper | what it fixes | authors' settings | preset |\n|---|---|---|---|\n"
