@@ -7,7 +7,7 @@
 # Prints, each as soon as it is known, how far five splits of a mini-batch move a gradient, in fp32 and bf16; and of each
 # training step its reward, seconds, the actor's peak memory in GB, and how far vLLM's probabilities are from the actor's.
 #
-# No GPU has run it. Tests compose its trainings and validate them; model, data and gradients were made without a GPU.
+# No GPU has run it. Tests validate its trainings; all of it was run without a GPU, by +platform=cpu and two steps.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
