@@ -30,7 +30,7 @@ LIMITS = {
     "lines of benchmarks": 1774,
     "tracked tree, MB": 9.3,
     "hand-written words in docs": 10871,
-    "words of README": 597,
+    "words of README": 596,
 }
 WRITTEN_BY_PROGRAMS = ("conformance.md", "settings.md", "support.md")
 NAMES_ALLOWED = ("catalogue", "config")
