@@ -164,12 +164,12 @@ def print_report(source: Path, *, output: Path | None = None) -> None:
         for cells in lines:
             table.add_row(*cells)
         console.print(table)  # it ends with a blank line
-    for line in report.warnings:
-        console.print(line)
     folder = output or (source.parent if source.is_file() else source)
     folder.mkdir(parents=True, exist_ok=True)
     files = [*write_files(report, folder), write_page(report, folder)]
-    console.print("\n".join(map(str, [*files, write_table(report.results, folder / TABLE)])))
+    if output or (source / GRID).exists():  # a table that was read is left as it is
+        files.append(write_table(report.results, folder / TABLE))
+    console.print("\n".join(map(str, [*report.warnings, *files])))
 
 
 def _print_runs(console: Console, runs: Sequence[GridRun], metric: str) -> list[RunStatus]:

@@ -43,9 +43,9 @@ def test_a_report_begins_with_the_verdicts_and_ends_with_files(declared: Report,
         f"variant {declared.results.settings.shown} seconds of steps "
         "tokens of rollouts peak memory of the actor, GB",
     ]
-    assert rest[6:-4] == [f"{variant} 0.250 4 21 3.00" for variant in declared.results.variants]
-    names = ["report.json", "report.md", "report.html", "metrics.parquet"]
-    assert [Path(line).name for line in rest[-4:]] == names
+    assert rest[6:-3] == [f"{variant} 0.250 4 21 3.00" for variant in declared.results.variants]
+    names = ["report.json", "report.md", "report.html"]
+    assert [Path(line).name for line in rest[-3:]] == names
 
 
 def test_the_plan_by_hand(ablate, grid: Path) -> None:

@@ -36,6 +36,7 @@ def found(preset: str, *words: str) -> dict[str, str]:
     return {each.check: str(each.problem) for each in judgements(of(preset, *words), words)}
 
 
+@pytest.mark.ci
 def test_every_preset_computes_its_papers_gradient() -> None:
     away = dict(presets_on_this_verl())
     assert set(away) == set(PRESETS)
