@@ -76,9 +76,8 @@ def test_a_file_as_folder_is_refused_before_verl_is_imported(
 def test_without_verl_a_line_says_what_to_type(command: str, interpreter: Python) -> None:
     ended = interpreter(
         f"""
-        from importlib.machinery import PathFinder
-        find = PathFinder.find_spec
-        PathFinder.find_spec = lambda name, *where: None if name == "verl" else find(name, *where)
+        from importlib.machinery import PathFinder as P
+        P.find_spec = lambda name, *of, find=P.find_spec: None if name == "verl" else find(name, *of)
         from grpo_verl_ext.cli import app
         app({command.split()})
         """
@@ -86,8 +85,9 @@ def test_without_verl_a_line_says_what_to_type(command: str, interpreter: Python
     assert re.fullmatch(rf"{command.partition(' ')[0]}: verl is not installed. Type: pip .*\n", ended.stderr)
 
 
-def test_a_seed_that_torch_cannot_take_is_one_sentence() -> None:
-    refused = CliRunner().invoke(app, ["invariance", f"--seed={-(2**70)}"], env={"COLUMNS": "300"})
+@pytest.mark.parametrize("seed", [2**70, -(2**70)])
+def test_a_seed_that_torch_cannot_take_is_one_sentence(seed: int) -> None:
+    refused = CliRunner().invoke(app, ["invariance", f"--seed={seed}"], env={"COLUMNS": "300"})
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "Invalid value for '--seed'" in refused.stderr
 

@@ -15,9 +15,8 @@ def grid(grid_file, tmp_path: Path, leave) -> Path:
     base, algos = ["actor_rollout_ref.rollout.name=vllm"], ("grpo", "dapo", "gvpo")
     axes = {"algo": {name: [f"+algo={name}"] for name in algos}}
     file = grid_file(folder=str(tmp_path), base=base, axes=axes, seeds=[1], baseline=["grpo"])
-    took = "timing_s/step"
-    leave("grpo", 1, {1: {"acc": 0.25, took: 60.0}, 2: {"acc": 0.5, took: 30.0}})
-    failed = leave("dapo", 1, {1: {"acc": 0.25, took: 90.0}})
+    leave("grpo", 1, {1: {"acc": 0.25, "timing_s/step": 60.0}, 2: {"acc": 0.5, "timing_s/step": 30.0}})
+    failed = leave("dapo", 1, {1: {"acc": 0.25, "timing_s/step": 90.0}})
     (failed / "failed.txt").write_text("the reason\n")
     return file
 
@@ -44,8 +43,14 @@ def test_a_report_begins_with_the_verdicts_and_ends_with_files(declared: Report,
         "tokens of rollouts peak memory of the actor, GB",
     ]
     assert rest[6:-3] == [f"{variant} 0.250 4 21 3.00" for variant in declared.results.variants]
-    names = ["report.json", "report.md", "report.html"]
-    assert [Path(line).name for line in rest[-3:]] == names
+    assert [Path(line).name for line in rest[-3:]] == ["report.json", "report.md", "report.html"]
+
+
+def test_the_label_is_coloured_on_a_terminal(shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    bold_white_on = "\x1b[1;37;48;2;0;105;74m"  # #00694a
+    assert f"{bold_white_on}higher:\x1b[0m gvpo − grpo, area of" in shown()
 
 
 def test_the_plan_by_hand(ablate, grid: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import runpy
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 
 from grpo_verl_ext.cli import app
 from grpo_verl_ext.doctor.configuration import all_findings
-from grpo_verl_ext.runs.verl_run import TRAINED, Metrics, VerlRun
+from grpo_verl_ext.runs.verl_run import TRAINED, VerlRun
 
 PAGE = ROOT / "docs/first_hour.md"
 
@@ -60,12 +59,9 @@ def test_the_comparisons_report_has_no_warning(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("GRPO_VERL_EXT_CACHE", str(tmp_path))
     for seed in (1, 2):
         make_embedded_task(tmp_path / f"chain_sum/seed-{seed}")
-
-    def train(run: VerlRun, on_metrics: Callable[[Metrics], None]) -> None:
-        lines = [{"step": n, "data": {TRAINED: n, "gold_response/right": n / 8}} for n in range(1, 5)]
-        (run.folder / "attempt-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-
-    monkeypatch.setattr(VerlRun, "go", train)
+    lines = [{"step": n, "data": {TRAINED: n, "gold_response/right": n / 8}} for n in range(1, 5)]
+    attempt = "".join(f"{json.dumps(line)}\n" for line in lines)
+    monkeypatch.setattr(VerlRun, "go", lambda run, _: (run.folder / "attempt-1.jsonl").write_text(attempt))
     monkeypatch.setattr("grpo_verl_ext.ablation.run.git_revision", lambda: "abc")
     for words in (["run", "two_losses.yaml"], ["report", "outputs/two_losses"]):
         ended = CliRunner().invoke(app, ["ablate", *words])

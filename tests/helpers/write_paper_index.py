@@ -36,7 +36,7 @@ def page() -> str:
     for group, names in GROUPS.items():
         rows = (f"| {' | '.join(_row(of_paper))} |\n" for of_paper in _papers(names))
         groups += f"\n## {group}\n\n{HEAD}{''.join(rows)}"
-    exceptions = "".join(_exception(each) for each in ALGORITHMS.values())
+    exceptions = "".join(_exception(each) for each in ALGORITHMS.values() if each.values_of)
     return f"{INTRODUCTION}{groups}{exceptions}\nWritten by `python tests/helpers/write_paper_index.py`.\n"
 
 
@@ -66,13 +66,10 @@ def _row(algorithms: list[Algorithm]) -> tuple[str, ...]:
     return (paper, *("<br>".join(dict.fromkeys(cell)).replace("|", r"\|") for cell in cells))
 
 
-def _exception(algorithm: Algorithm) -> str:
-    """The command of an algorithm that needs more than its preset; empty for the others."""
-    if not algorithm.values_of:
-        return ""
-    said = f"{algorithm.paper}, is `losses.{algorithm.name}`, and"
-    keys = f"--algo {algorithm.values_of} {ESTIMATOR}={algorithm.estimator.name} {LOSS}={algorithm.loss.name}"
-    return f"\n{said}\n\n```bash\nbash examples/quickstart.sh {keys}\n```\n"
+def _exception(of: Algorithm) -> str:
+    """The command of an algorithm that needs more than its preset."""
+    keys = f"--algo {of.values_of} {ESTIMATOR}={of.estimator.name} {LOSS}={of.loss.name}"
+    return f"\n{of.paper}, is `losses.{of.name}`, and\n\n```bash\nbash examples/quickstart.sh {keys}\n```\n"
 
 
 if __name__ == "__main__":

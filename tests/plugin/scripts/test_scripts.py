@@ -30,7 +30,10 @@ TRAININGS = [
     *(("gsm8k", algo) for algo in NAMED_ALONE),
     *(pytest.param("math", algo, marks=RANK[algo]) for algo in NAMED_ALONE if algo != "grpo_process"),
 ]
+ON_ONE_GPU = [*(pytest.param("chain_sum", a, marks=RANK[a]) for a in NAMED_ALONE), ("smollm2", "gvpo")]
 BUDGET = {"gsm8k": 1024, "math": 3000}
+# a fifth, rounded down
+OVERLONG_BUFFER = {"gsm8k": 204, "math": 600}
 
 
 @pytest.fixture(scope="module")
@@ -62,26 +65,24 @@ class TestTrainings:
         assert actor.loss_scale_factor == (BUDGET[task] if constant_length else None)
         if algo == "dapo":
             assert reward.reward_kwargs.max_resp_len == BUDGET[task]
-            assert reward.reward_kwargs.overlong_buffer_cfg.len == BUDGET[task] // 5
+            assert reward.reward_kwargs.overlong_buffer_cfg.len == OVERLONG_BUFFER[task]
         steps = str(TRAIN / ".." / "rewards" / "gsm8k_steps.py") if algo == "grpo_process" else None
         assert steps is None or Path(steps).is_file()
         function = reward.custom_reward_function
         assert (function.path, function.name) == (steps, "compute_score")
 
-    @pytest.mark.parametrize(
-        ("task", "algo"),
-        [*(pytest.param("chain_sum", algo, marks=RANK[algo]) for algo in NAMED_ALONE), ("smollm2", "gvpo")],
-    )
+    @pytest.mark.parametrize(("task", "algo"), ON_ONE_GPU)
     def test_verl_accepts_a_prepared_task_on_one_gpu(
         self, task: str, algo: str, started: Started, embedded: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("VERL_PLATFORM", "nvidia")
-        found = started(f"{task}.sh", f"task.folder={embedded}", ALGO=algo, OUTPUTS=str(embedded))
-        config = configured(found)
+        words = [f"{task}.sh", f"task.folder={embedded}"]
+        config = configured(started(*words, ALGO=algo, OUTPUTS=str(embedded)))
         assert report.exit_status([*findings(config)]) == 0
         validate_config(config, need_reference_policy(config), need_critic(config))
         assert_that_verls_workers_would_accept(config, ranks=1)
-        assert config.algorithm.adv_estimator == ESTIMATORS[algo]
+        name = config.task.name.removesuffix("_max")
+        assert (name, config.algorithm.adv_estimator) == (task, ESTIMATORS[algo])
 
     @pytest.mark.parametrize("task", ["gsm8k", "math"])
     def test_knobs_and_arguments_are_handed_on(self, task: str, started: Started) -> None:
