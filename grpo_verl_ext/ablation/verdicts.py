@@ -142,7 +142,7 @@ def _in_a_sentence(tested: Verdict, outcome: Outcome, reason: str, grid: GridSet
     count, interval = len(tested.by_seed), "no interval"
     if tested.low is not None and tested.high is not None:
         interval = f"{1 - grid.alpha:.0%} interval {figures(tested.low)} to {figures(tested.high)}"
-    of_p = "" if p is None else f"; {_p_text(p)}"
+    of_p = "" if p is None else "; p < 0.0001" if p < 0.0001 else f"; p = {p:.2g}"
     difference = "" if tested.difference is None else f"{figures(tested.difference, '+')} "
     seeds = f"{count} seed{'s' * (count != 1)}"
     return label, f"{said} in the {tested.of}: {difference}({interval}; {seeds}{of_p}){end}"
@@ -162,8 +162,3 @@ def figures(value: float, sign: str = "") -> str:
     decimals = value == 0 or abs(value) >= 0.01
     text = f"{value:{sign}.3f}" if decimals else f"{value:{sign}.2g}"
     return text.replace("-", "−")
-
-
-def _p_text(p: float) -> str:
-    """``p = 0.034``, in two figures."""
-    return "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"

@@ -88,8 +88,8 @@ def kl_cov_surrogate(
     ``statistic`` is True for these. Nothing is clipped. |log ρ| stands for the KL to π_old, as in the
     authors' code; at ρ = 1 it has no gradient: the first update is the plain policy gradient.
     """
-    check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages, largest=statistic)
+    check_floating(log_prob=log_prob, advantages=advantages)
+    check_same_shape(log_prob=log_prob, largest=statistic)
     log_ratio = token_log_ratio(log_prob, old_log_prob, response_mask)
     loss = log_ratio.exp() * torch.where(response_mask.bool(), -advantages, 0)
     return loss + torch.where(statistic.bool(), coefficient * log_ratio.abs(), 0)

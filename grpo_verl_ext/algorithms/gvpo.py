@@ -42,7 +42,7 @@ from grpo_verl_ext.algorithms.advantages import has_tokens
 from grpo_verl_ext.algorithms.aggregation import sequence_sums
 from grpo_verl_ext.algorithms.groups import group_deviation
 from grpo_verl_ext.algorithms.mini_batch import MiniBatchRows
-from grpo_verl_ext.algorithms.validation import TensorError, check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import TensorError, check_floating
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ def sequence_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Te
     count.
     """
     check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
-    check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     return sequence_sums(log_prob.to(wide) - old_log_prob.to(wide), response_mask)
 

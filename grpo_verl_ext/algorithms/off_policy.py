@@ -9,7 +9,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.gvpo import sequence_log_ratio
 from grpo_verl_ext.algorithms.surrogate import clipped_surrogate, reinforced, token_log_ratio
-from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_floating
 
 
 def topr_loss(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> Tensor:
@@ -23,6 +23,7 @@ def topr_loss(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, respon
     Le Roux et al., Tapered Off-Policy REINFORCE, arXiv 2503.14286, the gradient of J_TOPR, with A in the
     place of the reward minus a baseline.
     """
+    check_floating(log_prob=log_prob, advantages=advantages)
     log_weight = sequence_log_ratio(log_prob.detach(), old_log_prob, response_mask).unsqueeze(-1)
     weight = torch.where(advantages >= 0, 1.0, log_weight.clamp(max=0).exp())
     return reinforced(weight, log_prob, advantages, response_mask)
@@ -45,13 +46,13 @@ def bpo_loss(
     probability bounds a step, so that rare tokens move freely and likely ones do not. s is ``smoothing``.
     Bellman Policy Optimization, arXiv 2609.15987, as TRL's draft has it.
     """
+    check_floating(log_prob=log_prob, advantages=advantages)
     both, one = (old_log_prob, log_prob.detach()), torch.zeros_like(log_prob)
     old, now = (smoothing - token_log_ratio(each, one, response_mask).expm1() for each in both)
     weight = old / now
-    too_low, too_high = weight < 1 - clip_ratio_low, weight > 1 + clip_ratio_high
-    weight = weight.clamp(max=cap).masked_fill(
-        (too_low & (advantages < 0)) | (too_high & (advantages > 0)), 0
-    )
+    too_low = (weight < 1 - clip_ratio_low) & (advantages < 0)
+    too_high = (weight > 1 + clip_ratio_high) & (advantages > 0)
+    weight = weight.clamp(max=cap).masked_fill(too_low | too_high, 0)
     return reinforced(weight, log_prob, advantages, response_mask)
 
 
@@ -90,8 +91,7 @@ def ipo_surrogate(
 
     The default loss of prime-rl since August 2026, ``ipo``.
     """
-    check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages)
+    check_floating(log_prob=log_prob, advantages=advantages)
     log_ratio, mask = token_log_ratio(log_prob, rollout_log_prob, response_mask), response_mask.bool()
     near = (log_prob.detach().exp() - rollout_log_prob.exp()).abs() <= eps
     return torch.where(near & mask, -advantages, 0) * log_ratio.exp() + kl_tau * log_ratio.square()

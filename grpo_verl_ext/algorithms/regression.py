@@ -5,7 +5,7 @@ from torch import Tensor
 
 from grpo_verl_ext.algorithms.gvpo import sequence_log_ratio
 from grpo_verl_ext.algorithms.surrogate import reinforced, token_log_ratio
-from grpo_verl_ext.algorithms.validation import check_floating, check_same_shape
+from grpo_verl_ext.algorithms.validation import check_floating
 
 
 def mirror_descent_loss(
@@ -25,8 +25,7 @@ def mirror_descent_loss(
         advantages: A_i at every token, in reward units.
         tau: τ > 0, in reward units per nat.
     """
-    check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages)
+    check_floating(log_prob=log_prob, advantages=advantages)
     whole = sequence_log_ratio(log_prob, old_log_prob, response_mask).unsqueeze(-1)
     mask = response_mask.bool()
     moved = torch.where(mask, log_prob.to(whole.dtype) - old_log_prob.to(whole.dtype), 0)
@@ -55,7 +54,7 @@ def klpo_loss(
         advantages: the reward R itself, at every token, without a baseline.
         beta: β > 0, in reward units per nat.
     """
-    check_floating(advantages=advantages)
+    check_floating(log_prob=log_prob, advantages=advantages)
     both, one = (log_prob.detach(), old_log_prob), torch.zeros_like(log_prob)
     log_p, log_q = (token_log_ratio(each, one, response_mask) for each in both)
     not_p, not_q = ((-each.expm1()).clamp(min=1e-6) for each in (log_p, log_q))

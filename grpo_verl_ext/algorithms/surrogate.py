@@ -24,7 +24,7 @@ _LOG_RATIO_LIMIT = 20.0
 def token_log_ratio(log_prob: Tensor, old_log_prob: Tensor, response_mask: Tensor) -> Tensor:
     """log ρ = log_prob − old_log_prob within ±20, 0 under the mask: (B, T) → (B, T), nats, fp32 or better."""
     check_floating(log_prob=log_prob, old_log_prob=old_log_prob)
-    check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, response_mask=response_mask)
+    check_same_shape(log_prob=log_prob, response_mask=response_mask)
     wide = torch.promote_types(log_prob.dtype, torch.float32)
     log_ratio = torch.where(response_mask.bool(), log_prob.to(wide) - old_log_prob.to(wide), 0)
     return log_ratio.clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
@@ -46,8 +46,7 @@ def clipped_surrogate(
     With c > 1 min(ℓ, −c A) where A < 0: it bounds the loss of a token with negative advantage whose ratio ran
     away; no gradient there. Dual-clip PPO, arXiv 1912.09729 eq. 5.
     """
-    check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages)
+    check_floating(log_prob=log_prob, advantages=advantages)
     ratio = token_log_ratio(log_prob, old_log_prob, response_mask).exp()
     costs = torch.where(response_mask.bool(), -advantages, 0)
     loss = torch.maximum(ratio * costs, ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * costs)
@@ -59,8 +58,7 @@ def clipped_surrogate(
 
 def reinforced(weight: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> Tensor:
     """−w A log π, 0 under the mask: (B, T) → (B, T), fp32 or better; ``weight`` is a constant."""
-    check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages)
+    check_floating(log_prob=log_prob, advantages=advantages)
     mask, wide = response_mask.bool(), log_prob.to(torch.promote_types(log_prob.dtype, torch.float32))
     return torch.where(mask, -weight * advantages, 0) * torch.where(mask, wide, 0)
 
@@ -82,8 +80,7 @@ def geometric_mean_surrogate(
     GMPO, arXiv 2507.20673. Differs from verl's ``geo_mean``, which averages over the responses of the
     micro-batch at hand.
     """
-    check_floating(advantages=advantages)
-    check_same_shape(log_prob=log_prob, advantages=advantages)
+    check_floating(log_prob=log_prob, advantages=advantages)
     log_ratio = token_log_ratio(log_prob, old_log_prob, response_mask)
     costs = torch.where(response_mask.bool(), -advantages, 0)
     above, below = log_ratio.clamp(max=log_clip_high), log_ratio.clamp(min=-log_clip_low)

@@ -27,10 +27,11 @@ def check_dtype(dtype: torch.dtype, **tensors: Tensor) -> None:
 
 
 def check_floating(**tensors: Tensor) -> None:
-    """Refuse tensors of integers or booleans, whose dtype cannot hold an advantage."""
+    """Refuse tensors of integers or booleans, whose dtype cannot hold an advantage, or of unlike shapes."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise TensorError(f"{name} is {tensor.dtype}; valid is a floating dtype. Pass {name}.float()")
+    check_same_shape(**tensors)
 
 
 def check_matrix(**tensors: Tensor) -> None:

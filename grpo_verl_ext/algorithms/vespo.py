@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from grpo_verl_ext.algorithms.surrogate import reinforced, token_log_ratio
+from grpo_verl_ext.algorithms.validation import check_floating
 
 _LOG_WEIGHT_LIMITS = (math.log(1e-8), 20.0)
 """Within these log W stays, as in the authors' code and TRL; φ is 0 in fp32 long before either."""
@@ -48,9 +49,7 @@ def vespo_loss(
     arXiv 2602.10693 §3.4. Differs from the paper: log ρ of a token is limited to ±20, and log W to
     [log 1e-8, 20]. The same as TRL's ``loss_type="vespo"`` without rollout weights.
     """
+    check_floating(log_prob=log_prob, advantages=advantages)
     log_weight = token_log_ratio(log_prob.detach(), old_log_prob, response_mask).sum(dim=-1, keepdim=True)
-    better = advantages >= 0
-    kernel = torch.where(
-        better, gamma_kernel(log_weight, k_pos, lambda_pos), gamma_kernel(log_weight, k_neg, lambda_neg)
-    )
-    return reinforced(kernel, log_prob, advantages, response_mask)
+    better, worse = gamma_kernel(log_weight, k_pos, lambda_pos), gamma_kernel(log_weight, k_neg, lambda_neg)
+    return reinforced(torch.where(advantages >= 0, better, worse), log_prob, advantages, response_mask)
