@@ -32,8 +32,7 @@ def main() -> None:
     arguments = parser(__doc__, pairs=3)
     arguments.add_argument("cases", nargs="*", default=CASES, metavar="CASE")
     arguments.add_argument("--json", action="store_true")
-    options = arguments.parse_args()
-    for case in options.cases:
+    for case in (options := arguments.parse_args()).cases:
         found = in_process(ratios, case, options.pairs)
         if "-step" not in case:
             verls, ours = (in_process(peak, case, shared) for shared in (False, True))
@@ -69,20 +68,22 @@ def passes_of(case: str, shared: bool, *, with_adam: bool = False) -> dict[str, 
     takes_old = shared and is_step  # the first update gives the old log-probs of its rows
     engine.compute_entropy_from_logits = torch.no_grad()(engine.compute_entropy_from_logits)
 
-    def log_probs(own: list[dict[str, Any]], calculate_entropy: bool) -> None:
+    def log_probs(batch: Any) -> None:
         with engine.eval_mode():
-            engine.infer_batch(batch_of(own, budget, calculate_entropy=calculate_entropy))
+            engine.infer_batch(batch)
 
-    def update(takes_old: bool) -> None:
-        for number, part in enumerate(parts):
+    def update(batches: list[Any]) -> None:
+        for batch in batches:
             with engine.train_mode():
                 engine.optimizer_zero_grad()
-                run = engine.train_batch if with_adam else engine.forward_backward_batch
-                run(batch_of(part, budget, calculate_entropy=takes_old and number == 0), loss)
+                (engine.train_batch if with_adam else engine.forward_backward_batch)(batch, loss)
 
-    more = {"reference": partial(log_probs, rows, False)} if is_step else {"alone": partial(update, shared)}
-    old = partial(log_probs, parts[-1] if takes_old else rows, True)
-    return {"old_log_probs": old, "update": partial(update, takes_old), **more}
+    made = partial(batch_of, budget=budget)
+    updates = [made(part, calculate_entropy=takes_old and part is parts[0]) for part in parts]
+    whole = made(rows, calculate_entropy=shared and not is_step)
+    more = {"reference": partial(log_probs, whole)} if is_step else {"alone": partial(update, [whole])}
+    old = partial(log_probs, made(parts[-1] if takes_old else rows, calculate_entropy=True))
+    return {"old_log_probs": old, "update": partial(update, updates), **more}
 
 
 def peak(case: str, shared: bool) -> dict[str, int]:

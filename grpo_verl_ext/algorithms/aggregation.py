@@ -42,13 +42,6 @@ def sequence_mean_token_mean(
     return (sequence_sums(loss, response_mask) / length).sum() * dp_size / global_batch_size
 
 
-def sequence_mean_token_sum(
-    loss: Tensor, response_mask: Tensor, global_batch_size: int, dp_size: int = 1
-) -> Tensor:
-    """D/B · Σ_i Σ_t m ℓ: (B, T) → (); tokens are summed."""
-    return sequence_sums(loss, response_mask).sum() * dp_size / global_batch_size
-
-
 def sequence_mean_constant_length(
     loss: Tensor, response_mask: Tensor, global_batch_size: int, loss_scale_factor: float, dp_size: int = 1
 ) -> Tensor:

@@ -11,6 +11,7 @@ equally many tokens, it is exact up to that balance.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -93,7 +94,11 @@ AVERAGES = {
     for mode, formula, counts in (
         ("token-mean", aggregation.token_mean, ("batch_num_tokens",)),
         ("seq-mean-token-mean", aggregation.sequence_mean_token_mean, (_ROWS,)),
-        ("seq-mean-token-sum", aggregation.sequence_mean_token_sum, (_ROWS,)),
+        (
+            "seq-mean-token-sum",
+            partial(aggregation.sequence_mean_constant_length, loss_scale_factor=1),
+            (_ROWS,),
+        ),
         ("seq-mean-token-sum-norm", aggregation.sequence_mean_constant_length, (_ROWS, "loss_scale_factor")),
     )
 }

@@ -39,11 +39,9 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
 
     _model: Any
     _attention: str
-    """The configured attention function."""
+    """The configured attention function, with which a pass is verl's own."""
     _ours: str
     """The one in its place."""
-    _is_verls = False
-    """Whether the pass at hand is verl's own."""
     _longest = 0
     """Tokens of the longest row of which both passes were compared."""
 
@@ -54,9 +52,8 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
         self._model.set_attn_implementation(self._ours)
         keeps = "logits_to_keep" in inspect.signature(self._model.forward).parameters
         if not keeps or self._model.config._attn_implementation != self._ours:
-            name = type(self._model).__name__
-            missing = "attention function can be set" if keeps else "logits can be left out"
-            raise ValueError(f"shared prompts need a model whose {missing}, and {name} is none. {_OFF}")
+            needed = "whose attention function can be set, and some of whose logits can be left out"
+            raise ValueError(f"{type(self._model).__name__} is no model {needed}. {_OFF}")
         return self._model
 
     def forward_backward_batch(
@@ -69,7 +66,7 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
         """Return the fed tokens, what they attend to, and whose logits are needed."""
-        if self._is_verls:
+        if self._model.config._attn_implementation == self._attention:
             return super().prepare_model_inputs(micro_batch)
         ids, positions = micro_batch["input_ids"], micro_batch["position_ids"]
         if positions.dim() != ids.dim() or isinstance(micro_batch["temperature"], Tensor):
@@ -88,37 +85,30 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
         self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, *rest: Any, **more: Any
     ) -> dict[str, Tensor]:
         """Return log-probs and entropies of the response tokens, where verl looks for them; elsewhere 0."""
-        if self._is_verls:
-            found = super().prepare_model_outputs(output, output_args, micro_batch, *rest, **more)
-            return dict(found)
+        if "layout" not in output_args:
+            return dict(super().prepare_model_outputs(output, output_args, micro_batch, *rest, **more))
         at, config, ids = output_args["layout"], self.engine_config, micro_batch["input_ids"]
         logits = output.logits[0]
         if micro_batch["temperature"] != 1:
-            # Rounded as verl does.
-            logits = logits / torch.tensor(micro_batch["temperature"], dtype=torch.float32).clamp(
-                min=1e-8
-            ).to(logits)
+            as_verl_rounds = torch.tensor(micro_batch["temperature"], dtype=torch.float32).clamp(min=1e-8)
+            logits = logits / as_verl_rounds.to(logits)
         label = ids.values()[at.token]
-        parts = logits.split(max(1, 2**21 // logits.shape[-1]))  # of which a sum or an entropy is a copy
-        if torch.finfo(logits.dtype).bits < 32:
-            values = {"log_probs": logprobs_from_logits(logits=logits[at.logits_of], labels=label)}
-        else:  # without a copy of a row for each response that reads it
-            sums = torch.cat([rows.logsumexp(-1) for rows in parts])
-            values = {"log_probs": logits[at.logits_of, label] - sums[at.logits_of]}
+        values, size = {}, max(1, 2**19 // logits.shape[-1])  # of so many rows there are temporary copies
         if tu.get(micro_batch, key="calculate_entropy", default=False):
             entropy = self.compute_entropy_from_logits
             if config.entropy_checkpointing:
                 entropy = partial(checkpoint, entropy, use_reentrant=False)
-            values["entropy"] = torch.cat([entropy(rows) for rows in parts])[at.logits_of]
+            values["entropy"] = torch.cat([entropy(rows) for rows in logits.split(size)])[at.logits_of]
+        if torch.finfo(logits.dtype).bits < 32:
+            values["log_probs"] = logprobs_from_logits(logits=logits[at.logits_of], labels=label)
+        else:
+            if any(each.requires_grad for each in values.values()):
+                logits = logits.clone()  # the entropy's gradient reads what this one overwrites
+            values["log_probs"] = _LogProbs.apply(logits, at.logits_of, label, size)  # type: ignore[no-untyped-call]
         zeros = torch.zeros_like(ids.values(), dtype=torch.float32)
-        rows = {
-            # A token's value stands one place before it.
-            name: zeros.to(each).index_put((at.token - 1,), each)
-            for name, each in values.items()
-        }
-        return {
-            name: torch.nested.nested_tensor_from_jagged(each, ids.offsets()) for name, each in rows.items()
-        }
+        before = (at.token - 1,)  # A token's value stands one place before it.
+        nested = partial(torch.nested.nested_tensor_from_jagged, offsets=ids.offsets())
+        return {name: nested(zeros.to(each).index_put(before, each)) for name, each in values.items()}
 
     @torch.no_grad()
     def _compare(self, data: TensorDict) -> None:
@@ -135,13 +125,16 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
             {*range(len(fed))} - {first},
             key=lambda row: (fed[row][0] == fed[first][0], fed[row] != fed[first], lengths[row]),
         )
-        rows = [first, *beside[-1:]]
-        ours = self._log_probs(data, rows)
-        self._is_verls = True
-        self._model.set_attn_implementation(self._attention)
-        verls = torch.cat([self._log_probs(data, [row]) for row in rows])
-        self._model.set_attn_implementation(self._ours)
-        self._is_verls = False
+        rows, found = [first, *beside[-1:]], []
+        for then, parts in ((self._attention, [rows]), (self._ours, [[row] for row in rows])):
+            for part in parts:  # by ours, and then by verl's
+                sample = tu.index_select_tensor_dict(data, part)
+                tu.assign_non_tensor(sample, calculate_entropy=False)
+                _, output = self.forward_step(sample, loss_function=None, forward_only=True)
+                log_probs, own = output["model_output"]["log_probs"].cpu(), sample["responses"].cpu()
+                found.append(response_from_nested(log_probs, own).values())
+            self._model.set_attn_implementation(then)
+        ours, verls = torch.cat(found).chunk(2)
         apart = ((ours - verls).abs() / verls.abs().clamp(min=1)).nan_to_num(torch.inf)
         is_wide = min(torch.finfo(x).bits for x in (self._model.dtype, self._autocast_dtype)) >= 32
         allowed = 1e-5 if is_wide else 0.1  # relative where log-probs are below −1
@@ -151,15 +144,25 @@ class _SharedPromptsEngine(transformer_impl.FSDPEngineWithLMHead):  # type: igno
                 f"in rows of up to {longest} tokens, where rounding explains {allowed:g}. {_OFF}"
             )
 
-    def _log_probs(self, data: TensorDict, rows: list[int]) -> Tensor:
-        """Return the log-probs of the response tokens of some rows by one pass."""
-        sample = tu.index_select_tensor_dict(data, rows)
-        tu.assign_non_tensor(sample, calculate_entropy=False)
-        _, found = self.forward_step(sample, loss_function=None, forward_only=True)
-        values: Tensor = response_from_nested(
-            found["model_output"]["log_probs"].cpu(), sample["responses"].cpu()
-        ).values()
-        return values
+
+class _LogProbs(torch.autograd.Function):
+    """log p of T labels from K rows of logits, (K, V) → (T,); its gradient is written over the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, row: Tensor, label: Tensor, size: int) -> Tensor:
+        parts, ctx.size = torch.split(logits, size), size
+        sums = torch.cat([each.logsumexp(-1) for each in parts])
+        ctx.save_for_backward(logits, sums, row, label)
+        return logits[row, label] - sums[row]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        logits, sums, row, label = ctx.saved_tensors
+        weights = torch.zeros_like(sums).index_add_(0, row, -grad)
+        columns = (each.split(ctx.size) for each in (logits, sums[:, None], weights[:, None]))
+        for rows, total, weight in zip(*columns, strict=True):
+            rows.sub_(total).exp_().mul_(weight)
+        return logits.index_put_((row, label), grad, accumulate=True), None, None, None
 
 
 def sharing_prompts(worker: Any) -> Any:
@@ -199,8 +202,7 @@ def _micro_batches(verls: Callable[..., Any], _: Any, args: Any, kwargs: Any) ->
         least, most = _largest([math.ceil(sum(costs) / budget), -len(units)], group)
         for number in range(least, 1 - most):
             parts = get_seqlen_balanced_partitions(costs, k_partitions=number, equal_size=False)
-            heaviest = max(sum(costs[unit] for unit in part) for part in parts)
-            if _largest([heaviest], group)[0] <= budget:
+            if _largest([max(sum(costs[unit] for unit in part) for part in parts)], group)[0] <= budget:
                 rows = [sorted(row for unit in part for row in units[unit]) for part in parts]
                 chosen = [tu.index_select_tensor_dict(data, each) for each in rows] if rows[1:] else [data]
                 return chosen, rows

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,14 +80,12 @@ class Layout:
             query, key = (torch.arange(int(most.max())) for most in (length, prefix + length))
             own = start + torch.minimum(key - prefix, length - 1)
             keys = torch.where(key < prefix, prefix_start + key, own)
-            mask = (key <= prefix[..., None] + query[:, None])[:, None] if prefix.any() else None
+            mask = (key <= prefix[..., None] + query[:, None])[:, None].to(device) if prefix.any() else None
             queries = start + torch.minimum(query, length - 1)
-            blocks.append(
-                _Block(queries.to(device), keys.to(device), None if mask is None else mask.to(device))
-            )
-            for each in segments:
-                output[each.start : each.start + each.length] = torch.arange(before, before + each.length)
-                before += len(query)
+            blocks.append(_Block(queries.to(device), keys.to(device), mask))
+            fed = query < length
+            output[queries[fed]] = before + fed.flatten().nonzero()[:, 0]
+            before += fed.numel()
         return blocks, output.to(device)
 
     @cached_property
@@ -152,9 +151,9 @@ def layout_of(prompts: _Nested, responses: _Nested) -> Layout:
         # One response goes on from its prompt like any text.
         segments += [prompt, *own] if len(own) > 1 else [_Segment(prompt.start, fed - prompt.start)]
     token = [range(start + size, end) for size, (start, end) in zip(sizes, pairwise(begin), strict=True)]
-    of_rows = [part for parts in logits for part in parts]
-    found = [torch.tensor([*chain(*each)], device=prompts.device) for each in (source, kept, of_rows, token)]
-    return Layout(found[0], found[1], found[2].long(), found[3].long(), tuple(segments))
+    found = [np.fromiter(chain(*each), np.int64) for each in (source, kept, chain(*logits), token)]
+    at = [torch.from_numpy(each).to(prompts.device) for each in found]
+    return Layout(at[0], at[1], at[2], at[3], tuple(segments))
 
 
 def by_prompt(fed: Sequence[_Fed], blocks: Sequence[list[int]], budget: int) -> list[list[int]]:
