@@ -89,16 +89,14 @@ class Average:
 
 
 _ROWS = "global_batch_size"
+_TOKEN_SUM = partial(aggregation.sequence_mean_constant_length, loss_scale_factor=1)
+_TOKEN_SUM.__doc__ = "D/B · Σ_i Σ_t m ℓ: (B, T) → (); tokens are summed."
 AVERAGES = {
     mode: Average(mode, formula, counts)
     for mode, formula, counts in (
         ("token-mean", aggregation.token_mean, ("batch_num_tokens",)),
         ("seq-mean-token-mean", aggregation.sequence_mean_token_mean, (_ROWS,)),
-        (
-            "seq-mean-token-sum",
-            partial(aggregation.sequence_mean_constant_length, loss_scale_factor=1),
-            (_ROWS,),
-        ),
+        ("seq-mean-token-sum", _TOKEN_SUM, (_ROWS,)),
         ("seq-mean-token-sum-norm", aggregation.sequence_mean_constant_length, (_ROWS, "loss_scale_factor")),
     )
 }
