@@ -144,7 +144,7 @@ def _evaluated(
     columns = {name: given[name] for name in _ARGUMENTS[:2]}
     columns["advantages"] = _advantages(algorithm, given, mask, group)
     check_floating(**columns)
-    check_same_shape(response_mask=mask, **columns)
+    check_same_shape(response_mask=mask, log_prob=columns["log_prob"])
     log_prob, old_log_prob, advantages = columns.values()
     tokens = compute.Tokens(log_prob, old_log_prob.detach(), advantages.detach(), mask)
     if group is None:

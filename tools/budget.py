@@ -19,7 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 LIMITS = {
-    "lines of the package": 17717,
+    "lines of the package": 17716,
     "modules": 127,
     "longest function": 45,
     "functions per 1,000 lines": 40,

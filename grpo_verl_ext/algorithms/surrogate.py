@@ -57,8 +57,7 @@ def clipped_surrogate(
 
 
 def reinforced(weight: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> Tensor:
-    """−w A log π, 0 under the mask: (B, T) → (B, T), fp32 or better; ``weight`` is a constant."""
-    check_floating(log_prob=log_prob, advantages=advantages)
+    """−w A log π, 0 under the mask: (B, T) → (B, T), fp32 or better; w is a constant; shapes are checked."""
     mask, wide = response_mask.bool(), log_prob.to(torch.promote_types(log_prob.dtype, torch.float32))
     return torch.where(mask, -weight * advantages, 0) * torch.where(mask, wide, 0)
 
