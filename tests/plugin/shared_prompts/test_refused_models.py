@@ -62,8 +62,8 @@ def test_the_cpu_platform_shares_only_where_that_was_tested(word: str) -> None:
 @pytest.mark.parametrize(
     ("words", "share"),
     [
-        ([], "47%"),
-        (["data.max_prompt_length=90", "data.max_response_length=16"], "26%"),
+        ([], "48%"),
+        (["data.max_prompt_length=90", "data.max_response_length=16"], "29%"),
         (["+algorithm.grpo_ext.shared_prompts=false"], ""),
         (["actor_rollout_ref.actor.strategy=fsdp"], ""),
     ],
